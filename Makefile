@@ -2,6 +2,8 @@
 # make run        installs what is missing, builds, and runs the demonstration
 # make test       all tests; of the fuzz tests what is in their corpora. Ends with
 #                 how many passed, failed, were skipped
+# make race       the packages in which threads meet, under the race detector; takes three minutes
+# make ci         make test and make race, with one summary at the end
 # make test-apps  installs programs that scientists use (see scripts/deps.sh: 310 MB
 #                 to download, 1.3 GB on disk) and tests those; takes minutes
 # make build/versitygw the object store that second levels in S3 are tested with, where it is
@@ -24,7 +26,8 @@
 # make faults     every fault of the wire at every PDU of a workload
 # make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
-#                 (default 1), and as long in one tree; every acknowledged byte is accounted for
+#                 (default 1), as long in one tree, with mirrored targets of which one is lost, and with copies
+#                 on targets of which several are lost; every acknowledged byte is accounted for
 # make install    into PREFIX (/usr/local), below DESTDIR if that is set; what Slurm needs, too
 # make run-cluster runs Slurm with four nodes on this machine, loses one and then a target, and shows that the job goes on
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
@@ -152,17 +155,31 @@ run: all
 
 # One package more than there are cores is tested at a time, since many tests wait: for a target that is gone, for a time-out.
 AT_ONCE := -p $(shell expr $$(nproc) + 1)
-# The packages whose tests take longest go first, so that none of them is left over for one core at the end; test/e2e waits
-# much, and test/apps and it keep both cores busy in vain where their MPI libraries poll: microfs and others are between them.
-LONGEST := ./test/e2e ./microfs ./internal/store ./test/fabric ./posixshim ./test/apps
+# The packages whose tests take longest go first, so that none of them is left over for one core at the end. Ranks of test/e2e
+# and test/apps sleep while they wait.
+LONGEST := ./test/e2e ./test/apps ./microfs ./posixshim ./internal/store ./test/fabric
 
 # The driver over SPDK is tested where that is installed, whatever is built.
-SPDK_TESTS = $(if $(HAVE_SPDK),"-timeout 2h -tags spdk ./nvmf/spdk" "-timeout 2h -tags spdk -race -short ./nvmf/spdk")
+TESTS      = "$(AT_ONCE) -vet off -timeout 2h $(LONGEST) ./..." "-C bench -vet off -timeout 2h ./..." $(if $(HAVE_SPDK),"-timeout 2h -tags spdk ./nvmf/spdk")
+RACE_TESTS = "$(AT_ONCE) -vet off -timeout 2h -race -short $(RACE)" $(if $(HAVE_SPDK),"-timeout 2h -tags spdk -race -short ./nvmf/spdk")
+TESTREPORT = export CGO_LDFLAGS="$(strip $(CGO_LDFLAGS) $(SPDK_PATHS))"; go run ./internal/testreport
+
+# The tests use a mount point that does not exist on the machine.
+.PHONY: nomount
+nomount:
+	@if [ -e /nvmecr ]; then echo "/nvmecr exists, which the tests use as a mount point that does not exist: remove it or rename it"; exit 1; fi
 
 .PHONY: test
-test: all lint
-	@export CGO_LDFLAGS="$(strip $(CGO_LDFLAGS) $(SPDK_PATHS))"; \
-	go run ./internal/testreport "$(AT_ONCE) -vet off -timeout 2h $(LONGEST) ./..." "-C bench -vet off -timeout 2h ./..." "$(AT_ONCE) -vet off -timeout 2h -race -short $(RACE)" $(SPDK_TESTS)
+test: nomount all lint
+	@$(TESTREPORT) $(TESTS)
+
+.PHONY: race
+race: nomount all
+	@$(TESTREPORT) $(RACE_TESTS)
+
+.PHONY: ci
+ci: nomount all lint
+	@$(TESTREPORT) $(TESTS) $(RACE_TESTS)
 
 # What is installed is tested by `make test` from then on.
 .PHONY: test-apps
@@ -212,6 +229,8 @@ bench: all
 soak: all
 	go run ./test/soak -minutes $(MINUTES) $(SOAKFLAGS)
 	go run ./test/soak -minutes $(MINUTES) -tree $(SOAKFLAGS)
+	go run ./test/soak -minutes $(MINUTES) -tree -mirrors $(SOAKFLAGS)
+	go run ./test/soak -minutes $(MINUTES) -copies $(SOAKFLAGS)
 
 .PHONY: faults
 faults: all

@@ -1,5 +1,5 @@
-// Package balancer decides which rank stores where: on which of the given
-// namespaces, and in which part of it.
+// Package balancer maps the ranks of a job to the given
+// namespaces, and to a segment of each.
 //
 // The paper's storage balancer (section III.F) does two things. The scheduler
 // side allocates storage nodes in partner failure domains, close to the
@@ -8,13 +8,13 @@
 // a contiguous segment by its rank among those that share the SSD. This
 // package has the second half, and balancer/placement the first. The mapping is a
 // pure function of rank, size, the plan and the number of namespaces, so that every
-// process of a rank computes the same without asking anyone. A plan by hosts also needs the hosts
-// of all ranks, which these tell one another in MPI_Init (mpiwrap.Join).
+// process of a rank computes the same mapping without communication. A plan by hosts also needs the hosts
+// of all ranks, which the ranks exchange in MPI_Init (mpiwrap.Join).
 //
-// A Plan says it for any number of ranks, and has a text form, by which it is told
-// to the processes of a job before any of them starts. A Mapping is a Plan for one
-// number of ranks. Readers, and writers of a store that exists, go by the partition
-// tables, which record it.
+// A Plan describes the mapping for any number of ranks. Its text form is given
+// to the processes of a job before any of them starts. A Mapping is a Plan applied to one
+// number of ranks. The partition tables record the mapping: readers, and writers of an existing store,
+// use the tables.
 //
 // All functions are pure and safe for concurrent use.
 package balancer

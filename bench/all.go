@@ -9,10 +9,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// All runs the experiments one after the other, as thoroughly as the time
-// allows, and calls done after each. One that fails is a result too, which says
-// why there is none; one for which there was no time left says that. The error
-// is the context's: what has been found until then was given to done.
+// All runs the experiments one after the other, as thoroughly as the time allows, and calls done
+// after each. An experiment that fails, or that no time is left for, has a result with the reason.
+// All returns only the error of ctx; done has then been called for all experiments before.
 func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Duration, done func(*result.Result)) error {
 	end := time.Now().Add(within)
 	outer := e.Progress
@@ -35,7 +34,7 @@ func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Dur
 		r, err := x.Measure(ctx, sized)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return context.Cause(ctx) // what else went wrong is its consequence
+			return context.Cause(ctx) // other errors are a consequence of it
 		case err != nil:
 			r = x.without(strings.TrimPrefix(err.Error(), "bench "+x.Name+": "))
 		}
@@ -44,17 +43,17 @@ func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Dur
 	return nil
 }
 
-// timeOver is why what comes last is not measured.
+// timeOver is the reason why the last experiments are not measured.
 const timeOver = "the time stated was over; --time sets it"
 
-// without is the result of an experiment that has none.
+// without is the result of an experiment that was not measured.
 func (x *Experiment) without(why string) *result.Result {
 	r := &result.Result{Name: x.Name, Title: x.Title, Shows: x.Paper, Began: time.Now()}
 	r.NotMeasured(x.Name, "%s", why)
 	return r
 }
 
-// shareOf is what the experiment has of the time that is left for all of them.
+// shareOf returns the part of the remaining time that an experiment gets.
 func shareOf(x *Experiment, left time.Duration, experiments []Experiment) time.Duration {
 	all := time.Duration(0)
 	for _, x := range experiments {
@@ -63,11 +62,10 @@ func shareOf(x *Experiment, left time.Duration, experiments []Experiment) time.D
 	return time.Duration(float64(left) * float64(expected(x.Name)) / float64(all))
 }
 
-// expected is how long an experiment takes, as far as is known.
+// expected is the usual duration of an experiment.
 func expected(name string) time.Duration { return max(usually[name], 5*time.Second) }
 
-// usually is how long the experiments take on a machine of few cores, with
-// usualRounds.
+// usually has the durations of the experiments on a machine with few cores and with usualRounds.
 var usually = map[string]time.Duration{
 	"goals": 7 * time.Minute, "checkpoint": 3 * time.Minute, "recovery": 20 * time.Second, "hugeblock": 2 * time.Minute,
 	"drilldown": 3 * time.Minute, "create": 30 * time.Second, "overhead": 5 * time.Second, "multilevel": 2 * time.Minute, "raw": 70 * time.Second,
@@ -75,16 +73,34 @@ var usually = map[string]time.Duration{
 	"startup": 6 * time.Second, "view": 20 * time.Second, "tree": 90 * time.Second,
 }
 
-// Shares of the usual time below which an experiment is short. One that shows a figure of the paper keeps its axes and its
-// peers longer than others do: it moves less data before.
+// If less than these parts of the usual time is left, an experiment is short. An experiment with a
+// figure of the paper keeps its axes and its peers longer than others: it moves less data first.
 const (
 	shortBelow      = 0.5
 	paperShortBelow = 0.1
 )
 
-// sizedFor returns an environment for the first of the experiments such that all
-// of them take about the time that is left: fewer rounds, or more, and the
-// short forms if there is little time. ok is false if nothing is left.
+// whenShort is the part of its usual time that an experiment without a figure of the paper counts
+// for when time is short, so that experiments with a figure get theirs.
+const whenShort = 0.1
+
+// partOfUsual returns the remaining time as a part of the usual time of the experiments. Of
+// experiments without a figure of the paper the part others counts.
+func partOfUsual(left time.Duration, experiments []Experiment, others float64) float64 {
+	usual := 0.0
+	for _, x := range experiments {
+		if x.Paper == "" {
+			usual += others * float64(expected(x.Name))
+		} else {
+			usual += float64(expected(x.Name))
+		}
+	}
+	return float64(left) / usual
+}
+
+// sizedFor returns an environment for the first of the experiments such that all of them take about
+// the remaining time: with more or fewer rounds, and with the short forms if there is little time.
+// ok is false if no time is left.
 func (e *Env) sizedFor(left time.Duration, experiments []Experiment) (sized *Env, ok bool) {
 	if left <= 0 {
 		return nil, false
@@ -93,11 +109,10 @@ func (e *Env) sizedFor(left time.Duration, experiments []Experiment) (sized *Env
 	if o.Fixed {
 		return &o, true
 	}
-	usual := time.Duration(0)
-	for _, x := range experiments {
-		usual += expected(x.Name)
+	share := partOfUsual(left, experiments, 1)
+	if share < shortBelow && experiments[0].Paper != "" {
+		share = min(shortBelow, partOfUsual(left, experiments, whenShort))
 	}
-	share := float64(left) / float64(usual)
 	o.Rounds = min(max(int(usualRounds*share), 3), 3*usualRounds) | 1 // odd: one is in the middle
 	if experiments[0].Paper == "" {
 		o.Quick = o.Quick || share < shortBelow

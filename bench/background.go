@@ -16,10 +16,9 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// background is what state checkpoints in the background cost an application:
-// the same work on a partition with the log that is usual for its size, and on
-// one with a log so long that it hardly needs any. The application does not
-// compute in between, so nothing of what they cost is hidden.
+// background measures what state checkpoints in the background cost an application. It runs the
+// same work on a partition with the usual log and on one with a log so long that it hardly needs
+// state checkpoints. The application does not compute in between, so none of the cost is hidden.
 func background(ctx context.Context, e *Env) (res *result.Result, err error) {
 	res = &result.Result{}
 	runtime.LockOSThread()
@@ -45,18 +44,18 @@ func background(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, nil
 }
 
-// backgroundWork is a checkpoint: files written, flushed and closed, in the
-// place of those of the last but one.
+// backgroundWork is a checkpoint: its files are written, flushed and closed, in place of those of
+// the last checkpoint but one.
 type backgroundWork struct {
 	name   string
-	others int // empty files that are there all the time
+	others int // empty files that exist all the time
 	files  int
-	bytes  nvmf.Bytes // in each
+	bytes  nvmf.Bytes // in each file
 	steps  int        // checkpoints that are timed together
 	piece  [][]byte
 }
 
-// A partition is one side.
+// A partition is one side of the comparison.
 type partition struct {
 	dev     nvmf.Device
 	fs      *microfs.FS
@@ -90,7 +89,7 @@ func (w *backgroundWork) partition(ctx context.Context, id nvmf.TransportID, seg
 	return p, nil
 }
 
-// longLog is the longest there is.
+// longLog is the largest number of log pages.
 const longLog = 1 << 14
 
 func (w *backgroundWork) measure(ctx context.Context, e *Env, res *result.Result, id nvmf.TransportID, size nvmf.Bytes) (err error) {

@@ -63,7 +63,7 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, nil
 }
 
-// finding is the first thing to know.
+// finding returns the most important result.
 func finding(all []result.Comparison) string {
 	for _, c := range all {
 		if c.Peer == rawName && !c.Void() {
@@ -73,7 +73,7 @@ func finding(all []result.Comparison) string {
 	return ""
 }
 
-// sides starts all there are; the application is the first.
+// sides starts all sides; the application is the first.
 func (b *testbed) sides(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
 	sides := []*side{a.side("nvmecr")}
 	raw, err := b.rawSide(ctx)
@@ -95,7 +95,7 @@ func (b *testbed) sides(ctx context.Context, a *application, res *result.Result)
 		sides = append(sides, sockets)
 	}
 	if b.env.Quick && len(b.env.Peers) == 0 {
-		return sides, nil // to make file systems takes longer than all of it
+		return sides, nil // making file systems takes longer than all the rest
 	}
 	peers, err := b.peers(ctx, a, res)
 	if err != nil {
@@ -105,8 +105,8 @@ func (b *testbed) sides(ctx context.Context, a *application, res *result.Result)
 	return slices.Concat(sides, peers, unifyfs), err
 }
 
-// peers are the file systems to compare with: those named or, where none is,
-// what this host can have.
+// peers starts the file systems to compare with: those that the user names or, if there are none,
+// those that this host can have.
 func (b *testbed) peers(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
 	var sides []*side
 	for _, p := range b.env.Peers {
@@ -154,7 +154,7 @@ func (b *testbed) peers(ctx context.Context, a *application, res *result.Result)
 	return sides, nil
 }
 
-// bandwidths is the table of what all sides did.
+// bandwidths is the table of the bandwidths of all sides.
 func bandwidths(title string, total float64, sides []*side, took map[*side]*taken) result.Table {
 	t := result.Table{Title: title, Rows: "side", Columns: []result.Column{
 		{Name: "write", Unit: "MiB/s"}, {Name: "read", Unit: "MiB/s"},
@@ -177,17 +177,17 @@ func bandwidths(title string, total float64, sides []*side, took map[*side]*take
 	return t
 }
 
-// worst is the median over the rounds of the slowest rank's 99th percentile.
+// worst returns the median over the rounds of the slowest rank's 99th percentile.
 func worst(rounds []workers.Round) float64 {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
-		s[i] = float64(r.Most("p99")) / 1e9
+		s[i] = float64(r.Max("p99")) / 1e9
 	}
 	return s.Median()
 }
 
-// processor returns the processor time of a round per unit of what was done in
-// it, and the share that was the kernel's.
+// processor returns the processor time of a round per unit of its work, and the part that was spent
+// in the kernel.
 func processor(rounds []workers.Round, units float64) (seconds, kernel float64) {
 	var user, system int64
 	for _, r := range rounds {
@@ -200,7 +200,7 @@ func processor(rounds []workers.Round, units float64) (seconds, kernel float64) 
 	return float64(user+system) / 1e9 / units / float64(len(rounds)), float64(system) / float64(user+system)
 }
 
-// compare adds what came out beside one other side.
+// compare adds the comparison with one other side.
 func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, peer string, ours, theirs *taken) error {
 	for _, d := range []struct {
 		name         string
@@ -223,13 +223,13 @@ func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, 
 	return nil
 }
 
-// What the raw side and the sockets baseline are called.
+// Names of the raw side and of the sockets baseline.
 const (
 	rawName     = "raw NVMe/TCP"
 	socketsName = "sockets baseline"
 )
 
-// reason says why a side is faster or slower than we are.
+// reason says why a side is faster or slower than nvmecr.
 func reason(peer, what string, theirs *taken) string {
 	switch {
 	case peer == rawName:

@@ -9,19 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimPrefix begins the names of the directories that a benchmark makes and
-// removes.
+// claimPrefix is the prefix of the directories that a benchmark makes and removes.
 const claimPrefix = "nvmecr-bench-"
 
-// A claim is a directory for the time of a run, locked by the process. The lock ends
-// with the process, so directories of killed runs can be told from those in use.
+// A claim is a directory for the duration of a run, locked by the process. The lock ends with the
+// process, so directories of killed runs can be distinguished from those in use.
 type claim struct {
 	path string
-	lock *os.File // nil where there can be no locks: nobody takes it for dead then
+	lock *os.File // nil if the file system has no locks: nobody takes the directory for unused then
 }
 
-// newClaim makes a directory in parent, and takes away those there that nobody
-// uses any more.
+// newClaim makes a directory in parent, and removes the unused ones there.
 func newClaim(parent string) (*claim, error) {
 	sweep(parent)
 	for {
@@ -33,15 +31,15 @@ func newClaim(parent string) (*claim, error) {
 		if c.lock, err = lockDirectory(path, unix.LOCK_EX); err == nil {
 			return c, nil
 		}
-		// Between the two somebody may have swept it. No lock is no reason not
-		// to measure.
+		// Another run may have removed the directory between the two calls. Without a lock the
+		// benchmark still runs.
 		if !errors.Is(err, os.ErrNotExist) {
 			return c, nil
 		}
 	}
 }
 
-// Close takes the directory away, with what is in it.
+// Close removes the directory and its content.
 func (c *claim) Close() error {
 	err := os.RemoveAll(c.path)
 	if c.lock != nil {
@@ -50,7 +48,7 @@ func (c *claim) Close() error {
 	return err
 }
 
-// claims are those of a run, by the directory that they are in.
+// claims has the directories of a run, by their parent.
 type claims struct {
 	parents []string
 	all     []*claim
@@ -77,9 +75,8 @@ func (c *claims) close() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the directories in parent that were claimed by processes that
-// are gone. What cannot be opened, locked or removed stays: it is another
-// user's, or in use.
+// sweep removes the directories in parent whose processes have ended. A directory that cannot be
+// opened, locked or removed stays: it is another user's, or in use.
 func sweep(parent string) {
 	paths, _ := filepath.Glob(filepath.Join(parent, claimPrefix+"*")) // a parent that is no pattern is not swept
 	for _, path := range paths {
@@ -90,8 +87,8 @@ func sweep(parent string) {
 	}
 }
 
-// lockDirectory locks a directory that is there. It fails with os.ErrNotExist
-// if it was removed meanwhile.
+// lockDirectory locks an existing directory. It fails with os.ErrNotExist if the directory has been
+// removed meanwhile.
 func lockDirectory(path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

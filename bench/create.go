@@ -14,17 +14,17 @@ import (
 	"nvmecr/nvmf"
 )
 
-// created is the seconds that rounds of creating took, by the name of the side.
+// created has the seconds that rounds of creating files took, by the name of the side.
 type created struct {
 	ranks   int
-	files   float64 // of all ranks, a round
+	files   float64 // in a round, by all ranks
 	seconds map[string]stats.Sample
 }
 
-// rawCreates is what creates are measured by.
+// rawCreates is the side that creates are compared with.
 const rawCreates = "raw 4 KiB writes"
 
-// filesEach is how many files a rank makes in a round.
+// filesEach is the number of files that a rank makes in a round.
 func (e *Env) filesEach() int {
 	if e.Quick {
 		return 100
@@ -32,10 +32,10 @@ func (e *Env) filesEach() int {
 	return 2000
 }
 
-// A maker is a side that makes files, the first n ranks of it.
+// A maker is a side of which the first n ranks make files.
 type maker struct {
 	name string
-	why  string // of what comes out beside ours
+	why  string // why it is faster or slower
 	run  func(n, round int) (workers.Round, error)
 }
 
@@ -78,7 +78,7 @@ func (e *Env) createRounds(n int, makers []maker) (created, error) {
 	return t, nil
 }
 
-// creator returns what makes files below dir and, untimed, removes them.
+// creator returns a function that makes files below dir and, untimed, removes them.
 func (a *application) creator(ctx context.Context, dir string) func(n, round int) (workers.Round, error) {
 	command := func(what string, n int) func(int) string {
 		return func(rank int) string {
@@ -97,7 +97,7 @@ func (a *application) creator(ctx context.Context, dir string) func(n, round int
 	}
 }
 
-// create is the rate at which files are made, by more and more of the ranks.
+// create measures the rate of creating files with growing numbers of ranks.
 func create(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
@@ -135,7 +135,7 @@ func create(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, e.creates(res, makers, all)
 }
 
-// creates adds what all ranks made, beside what the others did.
+// creates adds the rates of all ranks, beside those of the other sides.
 func (e *Env) creates(res *result.Result, makers []maker, all created) error {
 	table := result.Table{Title: fmt.Sprintf("%.0f empty files, an equal part by each of %s", all.files, rankCount(all.ranks)), Rows: "side",
 		Columns: []result.Column{{Name: "creates", Unit: "1/s"}, {Name: "each", Unit: result.Duration}}}

@@ -20,10 +20,10 @@ import (
 type daemon struct {
 	cmd      *exec.Cmd
 	lifeline io.Closer
-	closed   func() // called after its end; may be nil
+	closed   func() // called after the process has ended; may be nil
 }
 
-// startDaemon starts a process that says by a word that it serves. What it says instead is the error.
+// startDaemon starts a process that prints word when it serves. Any other output is the error.
 func startDaemon(cmd *exec.Cmd, word string) (*daemon, error) {
 	lifeline, err := cmd.StdinPipe()
 	if err != nil {
@@ -35,7 +35,7 @@ func startDaemon(cmd *exec.Cmd, word string) (*daemon, error) {
 	}
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
-	cmd.Dir = "/" // not in what it serves
+	cmd.Dir = "/" // not in the directory that it serves
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func startDaemon(cmd *exec.Cmd, word string) (*daemon, error) {
 	return nil, errors.New(said)
 }
 
-// Close ends it.
+// Close ends the process.
 func (d *daemon) Close() error {
 	d.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = d.cmd.Process.Kill() })
@@ -77,9 +77,9 @@ func (e *Env) startServer(cfg *config.Config) (*daemon, error) {
 	cmd.Env = cfg.Environ(base())
 	d, err := startDaemon(cmd, word)
 	if err != nil {
-		owner.Abandon(group)
+		owner.RemoveGroup(group)
 		return nil, err
 	}
-	d.closed = func() { owner.Abandon(group) }
+	d.closed = func() { owner.RemoveGroup(group) }
 	return d, nil
 }

@@ -14,9 +14,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// drilldown switches the optimisations on in turn: a kernel file system, then
-// user space with a private namespace, then metadata provenance, then
-// hugeblocks. All of them are used by the same processes, in turns.
+// drilldown adds one optimisation after the other: it begins with a kernel file system, and goes on
+// with user space and a private namespace, metadata provenance, and hugeblocks. The same processes
+// use all of them, in turns.
 func drilldown(ctx context.Context, e *Env) (*result.Result, error) {
 	if e.remote() || len(e.Config.Targets) > 0 {
 		return nil, errors.New("the steps are compared in memory of one machine: leave --target and --launch out, and do not start it through mpirun or srun")
@@ -55,7 +55,8 @@ func drilldown(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// drill collects the ladders.
+// drill collects the results of all ladders. A ladder is the sequence of steps for one number of
+// ranks and one size of pieces.
 type drill struct {
 	env  *Env
 	res  *result.Result
@@ -73,8 +74,8 @@ type ladderEnd struct {
 	mib          float64
 }
 
-// ladder climbs all steps with one number of ranks and the k-th size of pieces;
-// the first is drawn.
+// ladder measures all steps with one number of ranks and the k-th size of pieces. The ladder with
+// the first size is plotted.
 func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k int) (err error) {
 	e := d.env
 	var b testbed
@@ -126,7 +127,7 @@ func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k in
 	return nil
 }
 
-// share is what part of the time before it takes, in pairs.
+// share returns the time after as a part of the time before, in pairs.
 func share(before, after stats.Sample) (result.Measure, error) {
 	ratios, err := stats.Ratios(after, before)
 	if err != nil {
@@ -135,8 +136,8 @@ func share(before, after stats.Sample) (result.Measure, error) {
 	return result.Interval(ratios), nil
 }
 
-// sides starts the ranks and the file systems below them: those of the kernel
-// that there are, and our steps.
+// sides starts the ranks and the file systems below them: the kernel file systems that this host
+// can have, and the steps.
 func (d *drill) sides(ctx context.Context, b *testbed) ([]*side, error) {
 	e := b.env
 	parts := nvmf.Bytes(e.Ranks * len(drillSteps))
@@ -169,8 +170,7 @@ func (d *drill) sides(ctx context.Context, b *testbed) ([]*side, error) {
 	return sides, nil
 }
 
-// kernelSide is the same processes on a file system of the kernel; nil where
-// there can be none.
+// kernelSide is the same processes on a kernel file system; nil if this host cannot have it.
 func (d *drill) kernelSide(ctx context.Context, b *testbed, c *workers.Group, kind string) (*side, error) {
 	l, err := b.env.startLoopback(ctx, kind, nvmf.Bytes(b.env.Ranks)*(3*d.size+64*nvmf.MiB))
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *drill) kernelSide(ctx context.Context, b *testbed, c *workers.Group, ki
 	return s, err
 }
 
-// missing says once that there is no such file system.
+// missing records, once, that a file system is missing.
 func (d *drill) missing(kind string, why error) {
 	for _, m := range d.res.Missing {
 		if m.What == kind {
@@ -194,7 +194,7 @@ func (d *drill) missing(kind string, why error) {
 	d.res.NotMeasured(kind, "%s", why)
 }
 
-// finish says what came out.
+// finish adds the findings.
 func (d *drill) finish() {
 	first := "user space with a private namespace takes " + change(d.best[0]) + " than a kernel file system"
 	if math.IsNaN(d.best[0]) {
@@ -216,14 +216,14 @@ func (d *drill) finish() {
 		"The media of all steps are memory; the kernel file systems' is reached without a network, that of the others over TCP on loopback.")
 }
 
-// compare adds what came out beside the kernel file system, if there is one.
+// compare adds the comparison with the kernel file system, if there is one.
 func (d *drill) compare(end ladderEnd) {
 	if end.name == drillSteps[0].name {
 		return
 	}
 	ratios, err := stats.Ratios(end.kernel, end.ours)
 	if err != nil {
-		return // of rounds that took no time; the table has them
+		return // a round took no measurable time; the table has the values
 	}
 	c := result.Comparison{What: "checkpoint, " + end.what, Peer: end.name, Unit: "MiB/s", Ratio: result.Interval(ratios),
 		Ours: result.Per(end.mib, end.ours), Theirs: result.Per(end.mib, end.kernel)}
@@ -234,7 +234,7 @@ func (d *drill) compare(end ladderEnd) {
 	d.res.Comparisons = append(d.res.Comparisons, c)
 }
 
-// change says what a gain is of the time.
+// change describes a gain as a part of the time.
 func change(gain float64) string {
 	switch {
 	case math.IsNaN(gain):

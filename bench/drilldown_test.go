@@ -27,7 +27,7 @@ func TestDrillRank(t *testing.T) {
 	ranks := make([]*drillRank, 2)
 	for i := range ranks {
 		ranks[i] = &drillRank{dev: dev}
-		require.NoError(t, ranks[i].mount(t.Context(), store.Place{Rank: i, Size: len(ranks)}))
+		require.NoError(t, ranks[i].mount(t.Context(), store.Proc{Rank: i, Size: len(ranks)}))
 	}
 	dir := filepath.Join(t.TempDir(), "peer")
 	execute := func(r *drillRank, command string) map[string]int64 {

@@ -20,33 +20,31 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// A drillStep is one of the designs on the way from a kernel file system to
-// ours.
+// A drillStep is one of the designs between a kernel file system and nvmecr.
 type drillStep struct {
 	name      string
 	hugeblock nvmf.Bytes
-	each      bool // a log record for every write: none grows
-	whole     bool // fsync writes all of the metadata
+	each      bool // every write has a log record of its own, and none is coalesced
+	whole     bool // fsync writes all metadata
 }
 
-// drillSteps are those in user space, in the order of the paper. No user can
-// choose the first two: they are options of microfs, not settings.
+// drillSteps are the steps in user space, in the order of the paper. Users cannot choose the first
+// two: they are options of microfs, not settings.
 var drillSteps = []drillStep{
 	{"+ user space, private namespace", 4 * nvmf.KiB, true, true},
 	{"+ metadata provenance", 4 * nvmf.KiB, false, false},
 	{"+ hugeblocks", 32 * nvmf.KiB, false, false},
 }
 
-// drillPath is how a command names a step and a file of it.
+// drillPath is the form in which a command names a step and a file of it.
 func drillPath(step, k int) string { return fmt.Sprintf("step:%d:ckpt.%d", step, k%2) }
 
-// DrillRank is a rank that writes checkpoints in its own process, without the
-// preload: through microfs as each step of the drilldown has it, in a part of
-// the namespace that has one file system for each, or through the kernel to a
-// path. It executes the commands write, mkdir and unlink.
+// DrillRank is a rank that writes checkpoints in its own process, without the preload: through
+// microfs with the options of a step, or through the kernel to a path. Its part of the namespace
+// has one file system for each step. It executes the commands write, mkdir and unlink.
 func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) error {
 	runtime.LockOSThread() // the queue polls on it
-	place, err := store.PlaceFromEnv(os.Getenv)
+	place, err := store.ProcFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -62,14 +60,14 @@ func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) e
 	return errors.Join(workers.Serve(ctx, addresses, r.prepare), r.unmount())
 }
 
-// drillRank is the rank's file systems, one for each step.
+// drillRank has the file systems of a rank, one for each step.
 type drillRank struct {
 	dev   nvmf.Device
 	fs    []*microfs.FS
 	piece []byte
 }
 
-func (r *drillRank) mount(ctx context.Context, place store.Place) error {
+func (r *drillRank) mount(ctx context.Context, place store.Proc) error {
 	parts := nvmf.Bytes(place.Size * len(drillSteps))
 	length := (r.dev.Identity().Capacity() / parts).AlignDown(nvmf.MiB)
 	for i, s := range drillSteps {
@@ -138,7 +136,7 @@ type drillWrite struct {
 	path           string
 }
 
-// drillFile is what a checkpoint is written to.
+// drillFile is the file of a checkpoint.
 type drillFile interface {
 	write(piece []byte, at nvmf.Bytes) error
 	sync() error
@@ -173,7 +171,7 @@ func (r *drillRank) write(w drillWrite) (map[string]int64, error) {
 	return map[string]int64{"user": after.Utime.Nano() - before.Utime.Nano(), "system": after.Stime.Nano() - before.Stime.Nano()}, nil
 }
 
-// open makes a file, or empties it.
+// open makes a file, or truncates it.
 func (r *drillRank) open(path string) (drillFile, error) {
 	step, ok := strings.CutPrefix(path, "step:")
 	if !ok {

@@ -19,19 +19,18 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Env is what the experiments run on, and how much they do. Fields that are
-// zero get what suits the machine when the first experiment runs.
+// Env says what the experiments run on, and how much they do. Fields that are zero get values that
+// suit the machine when the first experiment runs.
 type Env struct {
-	// Nvmecr, Bench and Rank are the programs: the two commands, and the rank in C.
+	// Nvmecr, Bench and Rank are the paths of three programs: the two commands, and the rank in C.
 	Nvmecr, Bench, Rank string
-	// Under returns base with the preload and the settings of cfg, as a job
-	// of `nvmecr run` has it.
+	// Under returns base with the preload and the settings of cfg, as for a job of `nvmecr run`.
 	Under func(cfg *config.Config, base []string) ([]string, error)
-	// Config holds the settings of the store; its targets are where it lies.
-	// Without targets there is one over memory, a process of its own.
+	// Config has the settings of the store, and its targets. Without targets the benchmark starts
+	// one in memory, in a process of its own.
 	Config *config.Config
-	// RawTarget is a namespace that the raw side may overwrite. Without one,
-	// and without targets of the user's, it is another one of the same target.
+	// RawTarget is a namespace that the raw side may overwrite. Without it, and without targets of
+	// the user, the benchmark's own target has another namespace for that.
 	RawTarget string
 
 	// Ranks are started on this host, unless Launch or Agents is set.
@@ -39,46 +38,46 @@ type Env struct {
 	Launch []string
 	Agents *workers.Agents
 
-	// Size is what each rank writes in a checkpoint, in pieces of Transfer.
+	// Size is the size of a rank's checkpoint, written in pieces of Transfer.
 	Size, Transfer nvmf.Bytes
-	// Count is the number of checkpoints an application takes.
+	// Count is the number of checkpoints that an application takes.
 	Count int
-	// Rounds is how often each side of a comparison does its work; Warm
-	// rounds come before that and do not count.
+	// Rounds is how often each side of a comparison does its work. Warm rounds come first and do
+	// not count.
 	Rounds, Warm int
-	// Fixed says that a report does not choose Rounds by the time it has.
+	// Fixed says that a report does not adapt Rounds to the time that it has.
 	Fixed bool
-	// Peers are directories that are compared with.
+	// Peers are directories of file systems to compare with.
 	Peers []Peer
-	// Fabric is what the model of large jobs is about; without a bandwidth of
-	// its targets it is the paper's.
+	// Fabric has the bandwidths for the model of large jobs. Without a bandwidth of its targets it
+	// is the paper's.
 	Fabric model.Fabric
-	// SPDK is the directory of SPDK's programs; without one they are looked
-	// for in PATH. SPDKTarget is a namespace of a target of SPDK's that may be
-	// overwritten; without one a target is started.
+	// SPDK is the directory of SPDK's programs; without it they are searched in PATH. SPDKTarget is
+	// a namespace of an SPDK target that may be overwritten; without it the benchmark starts a
+	// target.
 	SPDK, SPDKTarget string
-	// IOR is IOR's program; without one it is looked for in PATH.
+	// IOR is the path of IOR; without it IOR is searched in PATH.
 	IOR string
-	// Names are made to measure the memory of an index; 0: usualNames.
+	// Names is the number of names with which the memory of an index is measured; 0: usualNames.
 	Names int
-	// Quick leaves out what is not needed to see the ratios.
+	// Quick leaves out everything that is not needed to see the ratios.
 	Quick bool
 
-	// Only is the one part of the goals that is wanted.
+	// Only names the one part of the goals to measure.
 	Only string
 
-	// Progress is called with the current step and how far the experiment is, from
-	// 0 to 1. It may be nil.
+	// Progress is called with the current step and the finished part of the experiment, from 0 to
+	// 1. It may be nil.
 	Progress func(what string, part float64)
 
-	// Compute is how long a compute phase is; 0: 10 times a checkpoint.
+	// Compute is the length of a compute phase; 0: 10 times that of a checkpoint.
 	Compute time.Duration
 
-	// until is when no further part of the goals is to be begun; zero: never.
+	// until is the time after which no further part of the goals begins; zero: never.
 	until time.Time
 
-	scratch string  // a directory for the time of the run
-	claims  *claims // it, and others elsewhere
+	scratch string  // a directory for the duration of the run
+	claims  *claims // scratch, and directories elsewhere
 }
 
 // A Peer is a directory of another file system.
@@ -87,7 +86,7 @@ type Peer struct {
 	Dir  string
 }
 
-// block is what sizes are multiples of: a raw rank moves whole blocks.
+// block is the unit of sizes: a raw rank moves whole blocks.
 const block = 4 * nvmf.KiB
 
 // Check returns what is wrong with the user's settings, by the name of the flag.
@@ -127,8 +126,7 @@ func (e *Env) Check() error {
 	return nil
 }
 
-// What is done where nothing is said; the rounds are few where all is to be
-// over soon.
+// Defaults. The rounds are few if the benchmark is to be quick.
 const (
 	usualRanks    = 4
 	usualSize     = 128 * nvmf.MiB
@@ -138,14 +136,15 @@ const (
 	quickRounds   = 3
 )
 
-// DefaultConfig is what the store has where the user says nothing: each rank has files of its own, as those it is compared with have.
+// DefaultConfig has the settings of the store if the user gives none. Each rank has files of its
+// own, like the ranks of the peers.
 func DefaultConfig() *config.Config {
 	c := config.Default()
 	c.View = config.ViewRank
 	return c
 }
 
-// complete fills in what was not said.
+// complete sets the fields that are zero.
 func (e *Env) complete() {
 	if e.Config == nil {
 		e.Config = DefaultConfig()
@@ -166,9 +165,8 @@ func (e *Env) complete() {
 // whole returns the largest multiple of unit in n.
 func whole(n, unit nvmf.Bytes) nvmf.Bytes { return n - n%unit }
 
-// affordable returns the size of a checkpoint: wanted, or less where two
-// namespaces and the sockets' memory would take more than half of what the
-// machine has free.
+// affordable returns the size of a checkpoint: wanted, or less if two namespaces and the memory of
+// the sockets baseline would take more than half of the free memory.
 func (e *Env) affordable(wanted nvmf.Bytes) nvmf.Bytes {
 	free := freeMemory()
 	for wanted > 8*nvmf.MiB && 3*e.namespace(wanted) > free/2 {
@@ -177,13 +175,13 @@ func (e *Env) affordable(wanted nvmf.Bytes) nvmf.Bytes {
 	return wanted
 }
 
-// namespace is the size of a namespace for all ranks: two checkpoints of each
-// and what the file system needs.
+// namespace returns the size of a namespace for all ranks: two checkpoints of each, and the
+// metadata of the file system.
 func (e *Env) namespace(size nvmf.Bytes) nvmf.Bytes {
 	return nvmf.Bytes(e.Ranks) * (2*size + 64*nvmf.MiB)
 }
 
-// freeMemory is what the kernel calls available; a GiB if it does not say.
+// freeMemory returns the memory that the kernel calls available; 1 GiB if it is not known.
 func freeMemory() nvmf.Bytes {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -231,7 +229,7 @@ func (e *Env) Close() error {
 	return e.claims.close()
 }
 
-// progress tells how far something is.
+// progress reports the finished part of an experiment.
 func (e *Env) progress(what string, done, all int) {
 	if e.Progress != nil && all > 0 {
 		e.Progress(what, float64(done)/float64(all))
@@ -254,7 +252,7 @@ func (e *Env) with(ranks int) *Env {
 	return &o
 }
 
-// rankCount says how many for people.
+// rankCount is a number of ranks for people.
 func rankCount(n int) string {
 	if n == 1 {
 		return "1 rank"
@@ -262,7 +260,7 @@ func rankCount(n int) string {
 	return fmt.Sprintf("%d ranks", n)
 }
 
-// base is the environment of processes: ours without settings and preload.
+// base is the environment of processes: that of this process without nvmecr's settings and preload.
 func base() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -273,7 +271,7 @@ func base() []string {
 	return env
 }
 
-// remote says whether ranks may be on other hosts.
+// remote reports whether ranks may be on other hosts.
 func (e *Env) remote() bool { return len(e.Launch) > 0 || e.Agents != nil }
 
 // startGroup starts ranks of a program.
@@ -281,10 +279,10 @@ func (e *Env) startGroup(ctx context.Context, env []string, argv ...string) (*wo
 	return workers.Start(ctx, workers.Options{Argv: argv, Env: env, Ranks: e.Ranks, Launch: e.Launch, Agents: e.Agents})
 }
 
-// cores is how many processors this process may use.
+// cores returns the number of processors that this process may use.
 func cores() int { return runtime.NumCPU() }
 
-// closeAll closes in reverse order and joins what goes wrong.
+// closeAll closes in reverse order and joins the errors.
 func closeAll(closers []io.Closer) error {
 	var errs []error
 	for i := len(closers) - 1; i >= 0; i-- {

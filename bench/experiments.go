@@ -8,16 +8,16 @@ import (
 	"nvmecr/bench/result"
 )
 
-// An Experiment is one of the things that `nvmecr bench` does.
+// An Experiment is a subcommand of `nvmecr bench`.
 type Experiment struct {
 	Name  string // of the subcommand
 	Title string // one line
-	Paper string // which part of the paper it is; empty: none
+	Paper string // its part of the paper; empty: none
 	Run   func(ctx context.Context, e *Env) (*result.Result, error)
 }
 
-// Experiments is the table of them, in the order of the report: what the paper has comes
-// first, so that a report in little time has that.
+// Experiments lists all experiments in the order of the report. Those with a part of the paper come
+// first, so that a report in little time has them.
 var Experiments = []Experiment{
 	{"checkpoint", "Write checkpoints beside the raw queue, the sockets baseline and the peers", "Figures 1, 7(c), 9(a), 9(c)", checkpoint},
 	{"recovery", "Read checkpoints back in new processes, after a restart", "Figures 9(b), 9(d)", recovery},
@@ -38,14 +38,14 @@ var Experiments = []Experiment{
 	{"goals", "Measure what the project promises, each number beside its goal", "", goals},
 }
 
-// Measure runs the experiment and says what it is and how long it took. The
-// error names the experiment; an interruption is told alone.
+// Measure runs the experiment and adds its description and duration. The error names the
+// experiment, except after an interruption.
 func (x *Experiment) Measure(ctx context.Context, e *Env) (*result.Result, error) {
 	began := time.Now()
 	res, err := x.Run(ctx, e)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // what else went wrong is its consequence
+			err = context.Cause(ctx) // other errors are a consequence of it
 		}
 		return nil, fmt.Errorf("bench %s: %w", x.Name, err)
 	}

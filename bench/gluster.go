@@ -9,17 +9,17 @@ import (
 	"nvmecr/nvmf"
 )
 
-// GlusterFS as others have it on one host: a server with a brick, the network, a client
-// with FUSE. The brick is in memory, as our target's namespace is. Neither its management
-// daemon nor a configuration of the host's is touched: what that would make of a volume
-// is in two files.
+// GlusterFS as it is used on one host: a server with a brick, the network, and a client with FUSE.
+// The brick is in memory, like the namespace of our target. The benchmark uses neither the
+// management daemon nor a configuration of the host: two files contain what the daemon would make
+// of a volume.
 
 // glusterName is the peer's name.
 const glusterName = "GlusterFS, a brick in memory"
 
-// glusterScript mounts memory at $1, and GlusterFS over $2 bytes of it. The network is one
-// of its own, where nobody else reaches the server; the daemons end with this process, which
-// is the first of its processes.
+// glusterScript mounts memory at $1, and GlusterFS over $2 bytes of it. It has a network of its
+// own, in which nobody else reaches the server. The daemons end with this process, the first one of
+// its PID namespace.
 const glusterScript = `set -e
 mount --make-rprivate /
 mount -t proc proc /proc
@@ -74,7 +74,7 @@ echo mounted
 exec cat >/dev/null
 `
 
-// startGluster starts both ends of GlusterFS. The error says what is missing.
+// startGluster starts the server and the client. The error says what is missing.
 func (e *Env) startGluster(ctx context.Context, size nvmf.Bytes) (*mountpoint, error) {
 	for _, program := range []string{"glusterfsd", "glusterfs", "ip"} {
 		if _, err := exec.LookPath(program); err != nil {

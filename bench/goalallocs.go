@@ -8,19 +8,20 @@ import (
 	"syscall"
 
 	"nvmecr/bench/result"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dial"
 	"nvmecr/posixshim"
 )
 
-// allocationsAllowed is what counts as none: something else in the process may
-// allocate while a thousand calls are made.
+// allocationsAllowed is the number per call that counts as none: another part of the process may
+// allocate during a thousand calls.
 const allocationsAllowed = 0.05
 
-// allocations is what a call on the steady path allocates. A rank cannot tell,
-// so it is counted in this process, through all of our layers but the one in C:
-// POSIX, the file system, the initiator, and a target that is another process.
+// allocations measures the allocations of a call on the steady path. A rank cannot count them, so
+// they are counted in this process, through all layers of nvmecr but the C: POSIX, the file system,
+// the initiator, and a target in another process.
 func (g *goalRun) allocations(ctx context.Context) (err error) {
 	const length = 256 * nvmf.MiB
 	e := g.with(1)
@@ -40,12 +41,12 @@ func (g *goalRun) allocations(ctx context.Context) (err error) {
 	}
 	runtime.LockOSThread() // the queue polls on it
 	defer runtime.UnlockOSThread()
-	p := posixshim.New(func(bool) (*posixshim.Mount, error) {
+	p := posixshim.New(func(bool) (*vfs.Mount, error) {
 		fs, err := microfs.Mount(ctx, dev, seg, microfs.Options{Generation: 1})
 		if err != nil {
 			return nil, err
 		}
-		return &posixshim.Mount{FS: posixshim.Microfs(fs), Writable: true, Close: fs.Unmount}, nil
+		return &vfs.Mount{FS: vfs.Microfs(fs), Writable: true, Close: fs.Unmount}, nil
 	}, func(string, ...any) {})
 	defer func() { err = errors.Join(err, p.Finish()) }()
 	for _, size := range []nvmf.Bytes{4 * nvmf.KiB, nvmf.MiB} {
@@ -56,11 +57,11 @@ func (g *goalRun) allocations(ctx context.Context) (err error) {
 	return nil
 }
 
-// allocationsOf counts those of calls of one size, all of them together: an
-// overwrite, an fsync, a read.
+// allocationsOf counts the allocations of an overwrite, an fsync and a read of one size, taken
+// together.
 func (g *goalRun) allocationsOf(p *posixshim.Process, size nvmf.Bytes) error {
 	const pieces, calls = 32, 1000
-	fd, err := p.Open(posixshim.Place{Path: size.String()}, syscall.O_RDWR|syscall.O_CREAT, 0o600)
+	fd, err := p.Open(posixshim.PathAt{Path: size.String()}, syscall.O_RDWR|syscall.O_CREAT, 0o600)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (g *goalRun) allocationsOf(p *posixshim.Process, size nvmf.Bytes) error {
 	}
 	var before, after runtime.MemStats
 	for i := range calls + 2*pieces {
-		if i == 2*pieces { // all has been there before
+		if i == 2*pieces { // every piece has been written before
 			runtime.ReadMemStats(&before)
 		}
 		if err := turn(i); err != nil {

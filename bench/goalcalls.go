@@ -12,10 +12,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// calls is what single calls cost: on files that are not ours, in whole
-// programs, and on ours.
+// calls measures the cost of single calls: on files outside of the mount, in whole programs, and on
+// files of nvmecr.
 func (g *goalRun) calls(ctx context.Context) error {
-	for _, part := range []func(context.Context) error{g.callsElsewhere, g.programs, g.callsOnOurs} {
+	for _, part := range []func(context.Context) error{g.callsOutside, g.programs, g.callsOnOurs} {
 		if err := part(ctx); err != nil {
 			return err
 		}
@@ -23,13 +23,12 @@ func (g *goalRun) calls(ctx context.Context) error {
 	return nil
 }
 
-// memoryOf is a namespace in the memory of the rank itself.
+// memoryOf is a namespace in the memory of the rank.
 func memoryOf(size nvmf.Bytes) []nvmf.TransportID {
 	return []nvmf.TransportID{{Transport: nvmf.Mem, Size: size}}
 }
 
-// call lets a lone rank make a call count times and returns the seconds of
-// one: what the first and the last share.
+// call lets a single rank make a call count times and returns the seconds of one.
 func call(ctx context.Context, c *workers.Group, what string, count int, size nvmf.Bytes, path string) (float64, error) {
 	r, err := c.DoAll(ctx, fmt.Sprintf("call %s %d %d %s", what, count, uint64(size), path))
 	if err != nil {
@@ -38,41 +37,40 @@ func call(ctx context.Context, c *workers.Group, what string, count int, size nv
 	return r[0].Time("body").Seconds() / float64(count), nil
 }
 
-// Calls that are not ours are made so many times for a sample, of which there
-// are pairsEach for each round with each of several pairs of processes: where
-// code and stacks lie makes two processes differ by as much as is to be seen.
+// How often calls outside of the mount are made for a sample. There are pairsEach samples for each
+// round with each of several pairs of processes: two processes differ, by the place of their code
+// and stacks, as much as the values to be measured.
 const (
 	callsEach = 10_000
 	pairsEach = 3
 	processes = 5
 )
 
-// elsewhere is a rank under the preload and the one that it is compared with.
-type elsewhere struct {
+// outside is a rank under the preload and the plain rank that it is compared with.
+type outside struct {
 	what  string
 	aside bool
-	// start returns them; the second is a plain one.
+	// start returns the two ranks.
 	start func(e *Env, ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error)
 }
 
-// callsElsewhere is what the preload adds to a call on a file that is not ours:
-// the same rank on the same core with and without it, in turns. Beside that
-// stands a rank that has its partition mounted, and with it threads of the
-// runtime: the kernel and the C library do more for a process of several
-// threads, so the one without the preload has another thread then.
-func (g *goalRun) callsElsewhere(ctx context.Context) error {
-	for _, w := range []elsewhere{
+// callsOutside measures what the preload adds to a call on a file outside of the mount: the same
+// rank on the same core, with and without the preload, in turns. A second pair has a rank with its
+// partition mounted, and so with threads of the runtime. The kernel and the C library do more for a
+// process with several threads, so the plain rank of this pair has a second thread.
+func (g *goalRun) callsOutside(ctx context.Context) error {
+	for _, w := range []outside{
 		{"under the preload costs more by", false, (*Env).preloaded},
 		{"in a rank that has mounted costs more than in another of several threads by", true, (*Env).mountedBeside},
 	} {
-		if err := g.elsewhere(ctx, w); err != nil {
+		if err := g.outside(ctx, w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *goalRun) elsewhere(ctx context.Context, w elsewhere) error {
+func (g *goalRun) outside(ctx context.Context, w outside) error {
 	names := []string{"write", "fstat", "read"}
 	plain, more := make(map[string]stats.Sample), make(map[string]stats.Sample)
 	n := processes
@@ -81,7 +79,7 @@ func (g *goalRun) elsewhere(ctx context.Context, w elsewhere) error {
 	}
 	for i := range n {
 		g.progress("calls on files that are not ours", i, n)
-		if err := g.pairsElsewhere(ctx, w, names, plain, more); err != nil {
+		if err := g.pairsOutside(ctx, w, names, plain, more); err != nil {
 			return err
 		}
 	}
@@ -94,8 +92,8 @@ func (g *goalRun) elsewhere(ctx context.Context, w elsewhere) error {
 	return nil
 }
 
-// pairsElsewhere measures with one pair of processes.
-func (g *goalRun) pairsElsewhere(ctx context.Context, w elsewhere, names []string, plain, more map[string]stats.Sample) (err error) {
+// pairsOutside measures one pair of processes.
+func (g *goalRun) pairsOutside(ctx context.Context, w outside, names []string, plain, more map[string]stats.Sample) (err error) {
 	e := g.with(1)
 	ours, without, end, err := w.start(e, ctx)
 	if err != nil {
@@ -120,8 +118,7 @@ func (g *goalRun) pairsElsewhere(ctx context.Context, w elsewhere, names []strin
 	return nil
 }
 
-// preloaded starts a rank under the preload that never uses the mount, and a
-// plain one.
+// preloaded starts a rank under the preload that never uses the mount, and a plain one.
 func (e *Env) preloaded(ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error) {
 	env, err := e.Under(e.Config, base())
 	if err != nil {
@@ -136,8 +133,7 @@ func (e *Env) preloaded(ctx context.Context) (ours, plain *workers.Group, end io
 	return ours, plain, closer(func() error { return errors.Join(ours.Stop(), plain.Stop()) }), nil
 }
 
-// mountedBeside starts a rank that has its partition mounted, and a plain one
-// with a second thread.
+// mountedBeside starts a rank with its partition mounted, and a plain one with a second thread.
 func (e *Env) mountedBeside(ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error) {
 	a, err := e.startApplication(ctx, memoryOf(64*nvmf.MiB), pinned+"=0")
 	if err != nil {

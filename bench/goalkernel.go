@@ -11,13 +11,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// beyondXFS is how many times the bandwidth of XFS is promised where both are
-// over a file in memory.
+// beyondXFS is the goal for the bandwidth, as a multiple of that of XFS, if both are on a file in
+// memory.
 const beyondXFS = 1.5
 
-// kernel is checkpoints beside kernel file systems, all media in memory. Like
-// with like: our namespace is a file, as a loop device's image is. Beside that
-// stands the same over NVMe/TCP, which crosses a network that they do not.
+// kernel measures checkpoints beside kernel file systems, all on media in memory. Our namespace is
+// a file, as the image of a loop device is. Another row has the same over NVMe/TCP, whose network
+// the kernel file systems do not cross.
 func (g *goalRun) kernel(ctx context.Context) (err error) {
 	b, err := g.testbed(ctx, g.Size)
 	if err != nil {
@@ -62,7 +62,7 @@ func kernelGoal(ours, kind string) string {
 	return fmt.Sprintf("checkpoint with fsync, %s, beside %s on a loop device, both in memory", ours, kind)
 }
 
-// besideKernel adds what came out: the goal, and what else there is to see.
+// besideKernel adds the goal, and the other comparisons.
 func (g *goalRun) besideKernel(ours, theirs []*side, took map[*side]*taken) error {
 	total := float64(g.Ranks) * float64(g.Size) / float64(nvmf.MiB)
 	for i, k := range theirs {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,29 +16,34 @@ import (
 	"nvmecr/nvmf"
 )
 
-// What a second level may cost.
+// Limits for the costs of a second level.
 const (
 	drainSlows  = 0.05 // checkpoints, while one is drained
 	drainTakes  = 0.01 // of computing
 	restoreRate = 0.9  // of reading the directory alone
 )
 
-// drained are the checkpoints that go to the second level; those that are timed do not.
+// drained is the pattern of the checkpoints that go to the second level. Timed checkpoints do not.
 const drained = "drained.{step}.*"
 
-// A levelRun is an application with a store, and a second level in a slow directory.
+// A levelRun is an application with a store, and with a slow directory as second level.
 type levelRun struct {
 	*Env
 	a   *application
-	dir string // of the store on the second level
+	dir string // of the store on the second level; "": checkpoints are copied to other targets
 	set work   // a checkpoint that is drained
 	w   work   // one that is not
 }
 
-// level2 is what a second level costs an application, and how fast a checkpoint comes back from there.
+// level2 measures what a second level costs an application, and how fast a checkpoint is restored
+// from it.
 func (g *goalRun) level2(ctx context.Context) (err error) {
-	e := g.with(max(1, cores()-1)) // the target has a core, too
-	b, err := e.testbed(ctx, 2*e.Size)
+	e := g.with(max(1, cores()-1)) // the target and the directory have a core, too
+	var b *testbed
+	err = aside(func() (err error) {
+		b, err = e.testbed(ctx, 2*e.Size)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -58,7 +62,11 @@ func (g *goalRun) level2(ctx context.Context) (err error) {
 // levelRun starts the application.
 func (b *testbed) levelRun(ctx context.Context) (*levelRun, error) {
 	e := b.env
-	dir, err := b.slowDirectory(slowRate)
+	var dir string
+	err := aside(func() (err error) {
+		dir, err = b.slowDirectory(slowRate)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -66,30 +74,46 @@ func (b *testbed) levelRun(ctx context.Context) (*levelRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &levelRun{
-		Env: e, a: a, dir: filepath.Join(dir, storeName), set: work{size: e.Size, transfer: e.Transfer},
-		w: work{size: max(e.Size/8/e.Transfer, 1) * e.Transfer, transfer: e.Transfer},
-	}, nil
+	return e.levels(a, filepath.Join(dir, storeName)), nil
 }
 
-// drainedFile is the name of a rank's file of the k-th checkpoint that is drained.
+// levels is the application with checkpoints that go to dir.
+func (e *Env) levels(a *application, dir string) *levelRun {
+	return &levelRun{
+		Env: e, a: a, dir: dir, set: work{size: e.Size, transfer: e.Transfer},
+		w: work{size: max(e.Size/8/e.Transfer, 1) * e.Transfer, transfer: e.Transfer},
+	}
+}
+
+// verb is the word for what is done with a checkpoint.
+func (l *levelRun) verb() string {
+	switch data, _ := l.a.cfg.Copies.Shards(); {
+	case l.dir != "":
+		return "drained"
+	case data > 0:
+		return "cut into shards (" + string(l.a.cfg.Copies) + ")"
+	}
+	return "copied to another target"
+}
+
+// drainedFile is the name of a rank's file of the k-th drained checkpoint.
 func drainedFile(rank, k int) string { return fmt.Sprintf("drained.%d.%d", k, rank) }
 
-// sets is the application writing what is drained.
+// sets is the application's side for drained checkpoints.
 func (l *levelRun) sets() *side {
 	return &side{name: "drained", group: l.a.group, path: func(rank, k int) string { return path.Join(l.a.cfg.Mount, drainedFile(rank, k)) }}
 }
 
-// remove removes one from the store.
+// remove removes a drained checkpoint from the store.
 func (l *levelRun) remove(ctx context.Context, k int) error {
 	_, err := l.a.group.Do(ctx, func(rank int) string { return "unlink " + l.sets().path(rank, k) })
 	return err
 }
 
-// levelSteps are what the application does while a checkpoint is drained, or while none is.
+// levelSteps has the work of the application while a checkpoint is drained, or while none is.
 type levelSteps struct{ turns, seconds stats.Sample }
 
-// levelPhase is how long a compute phase is.
+// levelPhase is the length of a compute phase.
 const levelPhase = 50 * time.Millisecond
 
 // step is a compute phase and a checkpoint.
@@ -102,52 +126,63 @@ func (l *levelRun) step(ctx context.Context, k int) (turns, seconds float64, err
 	return float64(r.Sum("turns")), w.Span().Seconds(), err
 }
 
-// background is steps with and without a checkpoint that is drained meanwhile. The process that `nvmecr run` has for it waits some seconds
-// until it is sure that the checkpoint is complete: these are without.
+// background measures steps with and without a checkpoint that is being drained. The draining
+// process of `nvmecr run` waits some seconds until it is sure that the checkpoint is complete: the
+// steps of this time count as without.
 func (l *levelRun) background(ctx context.Context, g *goalRun) error {
-	var slower, less, steps, took stats.Sample
+	var slower, less, steps, took, share stats.Sample
 	for round := range 1 + l.Rounds {
 		l.progress("draining a checkpoint", round, 1+l.Rounds)
-		with, without, seconds, err := l.drainOne(ctx, round)
+		with, without, one, err := l.drainOne(ctx, round)
 		if err != nil {
 			return err
 		}
 		if round > 0 {
 			slower = append(slower, with.seconds.Mean()/without.seconds.Mean()-1)
 			less = append(less, 1-with.turns.Mean()/without.turns.Mean())
-			steps, took = append(steps, float64(len(with.turns))), append(took, seconds)
+			steps, took = append(steps, float64(len(with.turns))), append(took, one.seconds)
+			share = append(share, one.awake/one.seconds)
 		}
 	}
-	beside := fmt.Sprintf("%s of each drained in %s, %.0f checkpoints of %s meanwhile", l.set.size, result.Duration.Full(took.Median()), steps.Median(), l.w.size)
-	g.add(result.Goal{What: "checkpoints, while one is drained, take longer by, " + rankCount(l.Ranks), Limit: drainSlows, AtMost: true, Unit: result.Percent, Measured: result.Interval(slower), Beside: beside})
-	g.add(result.Goal{What: "a compute loop, while a checkpoint is drained, loses, " + rankCount(l.Ranks), Limit: drainTakes, AtMost: true, Unit: result.Percent, Measured: result.Interval(less)})
+	beside := fmt.Sprintf("%s of each %s in %s, %.0f checkpoints of %s meanwhile", l.set.size, l.verb(), result.Duration.Full(took.Median()), steps.Median(), l.w.size)
+	g.add(result.Goal{What: "checkpoints, while one is " + l.verb() + ", take longer by, " + rankCount(l.Ranks), Limit: drainSlows, AtMost: true, Unit: result.Percent, Measured: result.Interval(slower), Beside: beside})
+	g.add(result.Goal{What: "a compute loop, while a checkpoint is " + l.verb() + ", loses, " + rankCount(l.Ranks), Limit: drainTakes, AtMost: true, Unit: result.Percent, Measured: result.Interval(less),
+		Beside: fmt.Sprintf("threads of that process that do not step back take %s of one core", result.Percent.Full(share.Median()))})
 	return nil
 }
 
-// drainOne writes a checkpoint and has it drained, in so many seconds.
-func (l *levelRun) drainOne(ctx context.Context, k int) (with, without levelSteps, seconds float64, err error) {
+// drainTook has the duration of a drain, and the processor time that it may have taken from others,
+// in seconds.
+type drainTook struct{ seconds, awake float64 }
+
+// drainOne writes a checkpoint and lets it be drained.
+func (l *levelRun) drainOne(ctx context.Context, k int) (with, without levelSteps, took drainTook, err error) {
 	if _, err := l.sets().write(ctx, l.set, k); err != nil {
-		return with, without, 0, err
+		return with, without, took, err
 	}
 	d, err := l.startDrain(k)
 	if err != nil {
-		return with, without, 0, err
+		return with, without, took, err
 	}
 	defer func() { err = errors.Join(err, d.end()) }()
 	var began time.Time
+	var awakeBefore time.Duration
 	for n := 0; d.now() != drainedWhole; n++ {
 		before := d.now()
 		if before == drainedHalf && began.IsZero() {
 			began = time.Now()
+			if awakeBefore, _, err = processorTime(d.cmd.Process.Pid); err != nil {
+				return with, without, took, err
+			}
 		}
 		turns, seconds, err := l.step(ctx, n)
 		if err == nil {
 			err = d.failed()
 		}
 		if err != nil {
-			return with, without, 0, err
+			return with, without, took, err
 		}
-		if d.now() != before { // in the midst of it
+		if d.now() != before { // the state has changed during the step
 			continue
 		}
 		to := &without
@@ -156,19 +191,25 @@ func (l *levelRun) drainOne(ctx context.Context, k int) (with, without levelStep
 		}
 		to.turns, to.seconds = append(to.turns, turns), append(to.seconds, seconds)
 	}
-	return with, without, time.Since(began).Seconds(), l.remove(ctx, k)
+	took.seconds = time.Since(began).Seconds()
+	after, _, err := processorTime(d.cmd.Process.Pid)
+	if err != nil {
+		return with, without, took, err
+	}
+	took.awake = (after - awakeBefore).Seconds()
+	return with, without, took, l.remove(ctx, k)
 }
 
-// A drain is the process that `nvmecr run` has for it.
+// A drain is the draining process of `nvmecr run`.
 type drain struct {
-	cmd         *exec.Cmd
-	lifeline    io.Closer
-	done        chan error
-	half, whole string // directories that are there while it copies, and then
-	said        bytes.Buffer
+	cmd      *exec.Cmd
+	lifeline io.Closer
+	done     chan error
+	now      func() drainState
+	said     output
 }
 
-// drainState is how far it is.
+// drainState is the progress of a drain.
 type drainState int
 
 const (
@@ -177,12 +218,12 @@ const (
 	drainedWhole
 )
 
-// startDrain starts one, for the k-th checkpoint.
+// startDrain starts a drain of the k-th checkpoint.
 func (l *levelRun) startDrain(k int) (*drain, error) {
-	name := fmt.Sprintf("drained.%d", k)
-	d := &drain{
-		cmd: l.a.tool("drain", "--follow", "--keep", "1", drained), done: make(chan error, 1),
-		half: filepath.Join(l.dir, ".draining", name), whole: filepath.Join(l.dir, name),
+	d := &drain{cmd: l.a.tool("drain", "--follow", "--keep", "1", drained), done: make(chan error, 1)}
+	d.now = d.copying
+	if l.dir != "" {
+		d.now = draining(l.dir, fmt.Sprintf("drained.%d", k))
 	}
 	d.cmd.Stdout, d.cmd.Stderr = &d.said, &d.said
 	var err error
@@ -196,44 +237,53 @@ func (l *levelRun) startDrain(k int) (*drain, error) {
 	return d, nil
 }
 
-func (d *drain) now() drainState {
-	if _, err := os.Stat(d.whole); err == nil {
-		return drainedWhole
+// draining returns the state of a drain by the directories that exist while a checkpoint is
+// drained, and afterwards.
+func draining(dir, name string) func() drainState {
+	there := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
 	}
-	if _, err := os.Stat(d.half); err == nil {
-		return drainedHalf
+	return func() drainState {
+		switch {
+		case there(filepath.Join(dir, name)):
+			return drainedWhole
+		case there(filepath.Join(dir, ".draining", name)):
+			return drainedHalf
+		}
+		return drainedNot
 	}
-	return drainedNot
 }
 
-// failed is why it has ended, if it has.
+// failed returns why the process has ended, nil if it runs.
 func (d *drain) failed() error {
 	select {
 	case err := <-d.done:
 		d.done <- err
-		return fmt.Errorf("nvmecr drain has ended: %w: %s", err, lastLine(d.said.Bytes()))
+		return fmt.Errorf("nvmecr drain has ended: %w: %s", err, lastLine(d.said.bytes()))
 	default:
 		return nil
 	}
 }
 
-// end ends it.
+// end ends the process.
 func (d *drain) end() error {
 	d.lifeline.Close()
 	if err := <-d.done; err != nil {
-		return fmt.Errorf("nvmecr drain: %w: %s", err, lastLine(d.said.Bytes()))
+		return fmt.Errorf("nvmecr drain: %w: %s", err, lastLine(d.said.bytes()))
 	}
 	return nil
 }
 
-// tool is a command of nvmecr for the application's store.
+// tool returns a command of nvmecr for the application's store.
 func (a *application) tool(args ...string) *exec.Cmd {
 	cmd := exec.Command(a.env.Nvmecr, args...)
 	cmd.Env = a.cfg.Environ(base())
 	return cmd
 }
 
-// restores copies the checkpoint that is on the second level back, in turns with as many processes that only read it there.
+// restores restores the checkpoint from the second level, in turns with as many processes that only
+// read it there.
 func (l *levelRun) restores(ctx context.Context, g *goalRun) (err error) {
 	k := l.Rounds // the last one
 	plain, err := l.startGroup(ctx, base(), l.Env.Rank)
@@ -251,7 +301,7 @@ func (l *levelRun) restores(ctx context.Context, g *goalRun) (err error) {
 		if err != nil {
 			return err
 		}
-		took, err := l.restore(ctx, k)
+		took, err := l.restore(ctx, "level2", k)
 		if err != nil {
 			return err
 		}
@@ -263,13 +313,14 @@ func (l *levelRun) restores(ctx context.Context, g *goalRun) (err error) {
 		float64(l.Ranks)*float64(l.set.size)/float64(nvmf.MiB), "MiB/s")
 }
 
-// restore has the checkpoint copied back while no rank runs, as before a job, looks whether it is there, and removes it from the store.
-func (l *levelRun) restore(ctx context.Context, k int) (took time.Duration, err error) {
+// restore restores the checkpoint from a level while no rank runs, as before a job. It checks that the
+// checkpoint is complete, and removes it from the store.
+func (l *levelRun) restore(ctx context.Context, from string, k int) (took time.Duration, err error) {
 	if err := l.a.group.Stop(); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
-	said, err := l.a.tool("restore", "--from", "level2", drained).CombinedOutput()
+	said, err := l.a.tool("restore", "--from", from, drained).CombinedOutput()
 	took = time.Since(begin)
 	if err != nil {
 		return 0, fmt.Errorf("nvmecr restore: %w: %s", err, lastLine(said))

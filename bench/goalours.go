@@ -11,31 +11,30 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ourCall is a call on a file of ours, made count times on a file or directory
-// of a name, and what it may cost.
+// ourCall is a call on a file of nvmecr. It is made count times on a file or directory of this
+// name, and has a limit.
 type ourCall struct {
 	what  string
 	call  string // of the rank's
 	name  string
 	count int
 	size  nvmf.Bytes
-	most  float64 // seconds; 0: nothing is promised
+	limit float64 // seconds; 0: there is no goal
 }
 
-// manyNames is how many there are in the directory that is read.
+// manyNames is the number of names in the directory that is read.
 const manyNames = 100_000
 
-// Two namespaces in memory: one so small that all of it was written to, and its
-// pages are there, before anything is timed, and one so large that its
-// metadata may have that many names, of which little is touched.
+// Two namespaces in memory. One is so small that all of it is written to, so that its pages exist,
+// before anything is timed. The other one is so large that its metadata has space for that many
+// names; little of it is used.
 const (
 	oursSize  = 256 * nvmf.MiB
 	namesSize = 4 * nvmf.GiB
 )
 
-// callsOnOurs is what calls cost on a namespace in the rank's own memory, where
-// nothing but our software is in the way, beside those on tmpfs by the same
-// process; and streams beside plain calls.
+// callsOnOurs measures calls on a namespace in the rank's own memory, where only nvmecr's software
+// takes time, beside calls on tmpfs by the same process; and streams beside plain calls.
 func (g *goalRun) callsOnOurs(ctx context.Context) (err error) {
 	dir, err := g.memoryDir()
 	if err != nil {
@@ -51,7 +50,7 @@ func (g *goalRun) callsOnOurs(ctx context.Context) (err error) {
 	return g.callsOnNames(ctx, dir)
 }
 
-// callsOnData is calls on a file.
+// callsOnData measures calls on the data of a file.
 func (g *goalRun) callsOnData(ctx context.Context, dir string) (err error) {
 	a, err := g.with(1).startApplication(ctx, memoryOf(oursSize))
 	if err != nil {
@@ -83,7 +82,7 @@ func (g *goalRun) callsOnData(ctx context.Context, dir string) (err error) {
 	return g.streams(ctx, a)
 }
 
-// callsOnNames is reading a large directory.
+// callsOnNames measures reading a large directory.
 func (g *goalRun) callsOnNames(ctx context.Context, dir string) (err error) {
 	names := manyNames
 	if g.Quick {
@@ -106,7 +105,7 @@ func (g *goalRun) callsOnNames(ctx context.Context, dir string) (err error) {
 	return g.ourCall(ctx, a, dir, ourCall{fmt.Sprintf("a readdir of %d names", names), "readdir", "names", 1, nvmf.Bytes(names), 60e-3})
 }
 
-// pairInTurns returns what two sides take, another one first each time.
+// pairInTurns returns the times of two sides, which take turns in being first.
 func (g *goalRun) pairInTurns(rounds int, do func(which int) (float64, error)) (took [2]stats.Sample, err error) {
 	for round := range g.Warm + rounds {
 		for i := range took {
@@ -123,7 +122,7 @@ func (g *goalRun) pairInTurns(rounds int, do func(which int) (float64, error)) (
 	return took, nil
 }
 
-// ourCall measures one.
+// ourCall measures one call.
 func (g *goalRun) ourCall(ctx context.Context, a *application, dir string, c ourCall) error {
 	g.progress("calls on files of ours: "+c.what, 0, 1)
 	sides := []string{path.Join(a.cfg.Mount, c.name), path.Join(dir, c.name)}
@@ -139,7 +138,7 @@ func (g *goalRun) ourCall(ctx context.Context, a *application, dir string, c our
 	}
 	times := result.Interval(ratios)
 	g.add(result.Goal{
-		What: c.what + ", through the preload, in memory", Limit: c.most, AtMost: true, Aside: c.most == 0, Unit: result.Duration,
+		What: c.what + ", through the preload, in memory", Limit: c.limit, AtMost: true, Aside: c.limit == 0, Unit: result.Duration,
 		Measured: result.Interval(took[0]),
 		Beside: fmt.Sprintf("%s on tmpfs: %s (%s to %s) times that", result.Duration.Full(took[1].Median()),
 			result.Plain.Format(times.Value), result.Plain.Format(times.Low), result.Plain.Format(times.High)),
@@ -147,7 +146,7 @@ func (g *goalRun) ourCall(ctx context.Context, a *application, dir string, c our
 	return nil
 }
 
-// streams is fwrite and fread of a MiB beside write and read.
+// streams measures fwrite and fread of 1 MiB beside write and read.
 func (g *goalRun) streams(ctx context.Context, a *application) error {
 	const pieces = 64
 	file := path.Join(a.cfg.Mount, "data")

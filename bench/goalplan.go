@@ -14,7 +14,7 @@ import (
 	"nvmecr/bench/stats"
 )
 
-// The largest job that is planned, and what that may take.
+// The largest planned job, and its limit.
 const (
 	planRacks     = 250
 	planNodes     = 40 // in a rack
@@ -24,7 +24,7 @@ const (
 	planMemory    = 1 << 30
 )
 
-// plan is what planning a job of a million ranks costs, with reading the files.
+// plan measures the planning of a job of a million ranks, including reading the files.
 func (g *goalRun) plan(context.Context) error {
 	conf, inventory, job := largeSite()
 	var times stats.Sample

@@ -17,18 +17,18 @@ import (
 	"nvmecr/bench/stats"
 )
 
-// programs is what the preload costs programs that use none of our files: one
-// that makes many short calls, and one that starts others and computes. They
-// run on one core: where the kernel puts them makes more difference than that.
+// programs measures what the preload costs programs that use no files of nvmecr: one that makes
+// many short calls, and one that starts others and computes. They run on one core, because the
+// choice of a core makes more difference than the preload.
 func (g *goalRun) programs(ctx context.Context) (err error) {
-	runtime.LockOSThread() // programs are started from it, and run where it may
+	runtime.LockOSThread() // programs inherit the affinity of this thread
 	defer runtime.UnlockOSThread()
 	var before, first unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		return err
 	}
 	first.Set(0)
-	if unix.SchedSetaffinity(0, &first) == nil { // there may be no such core for us
+	if unix.SchedSetaffinity(0, &first) == nil { // this process may not be allowed to use that core
 		defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &before)) }()
 	}
 	with, err := g.Under(g.Config, base())
@@ -38,7 +38,7 @@ func (g *goalRun) programs(ctx context.Context) (err error) {
 	for _, p := range []struct {
 		what   string
 		make   func(g *goalRun, dir string) (argv []string, why string, err error)
-		rounds int // for each of the benchmark's
+		rounds int // for each round of the benchmark
 	}{
 		{"ls -R", (*goalRun).manyFiles, 8},
 		{"a compile", (*goalRun).source, 3},
@@ -63,7 +63,7 @@ func (g *goalRun) programs(ctx context.Context) (err error) {
 	return nil
 }
 
-// programsMore is by what part a program may take longer under the preload.
+// programsMore is the part by which a program may take longer under the preload.
 const programsMore = 0.01
 
 // program runs a program with and without the preload, in turns.
@@ -104,8 +104,8 @@ func (g *goalRun) program(ctx context.Context, what string, argv, with []string,
 	return nil
 }
 
-// timeProgram returns the seconds that a program takes, and of processor time,
-// that of the programs it starts included.
+// timeProgram returns the duration of a program, and its processor time including the programs it
+// starts, in seconds.
 func timeProgram(ctx context.Context, argv, env []string) (wall, processor float64, err error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer
@@ -139,7 +139,7 @@ func (g *goalRun) manyFiles(dir string) (argv []string, why string, err error) {
 	return []string{"ls", "-R", dir}, "", nil
 }
 
-// function is one of the source that is compiled, for its number.
+// function is one function of the compiled source, with its number.
 const function = `double f%[1]d(const double *a, int n)
 {
 	double s = %[1]d;

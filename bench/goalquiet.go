@@ -12,18 +12,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// watched is how long the runtime's threads are watched at least, all phases
-// together: longer than what it does now and then, such as keep-alives, is
-// apart. A phase is short beside it, so that what else goes on in the machine
-// meets both sides.
+// watched is the least time for which the runtime's threads are watched, over all phases: longer
+// than the interval of periodic work such as keep-alives. A phase is short beside it, so that other
+// load of the machine meets both sides.
 const (
 	watched = 20 * time.Second
 	phase   = 500 * time.Millisecond
 )
 
-// quiet is what a compute phase has of a runtime that has nothing to do: the
-// same loop, pinned to the same core, with and without it in turns. The
-// runtime's threads are watched all that time.
+// quiet measures what an idle runtime takes from a compute phase: the same loop, pinned to the same
+// core, with and without the runtime, in turns. The runtime's threads are watched meanwhile.
 func (g *goalRun) quiet(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, 32*nvmf.MiB)
@@ -72,8 +70,8 @@ func (g *goalRun) quiet(ctx context.Context) (err error) {
 	return nil
 }
 
-// losses is by how much fewer turns a compute loop makes in a rank of ours than
-// in a plain one, pair by pair.
+// losses returns the part of the turns of a compute loop that a rank under nvmecr loses beside a
+// plain one, pair by pair.
 func (e *Env) losses(ctx context.Context, ours, plain *workers.Group) (lost stats.Sample, err error) {
 	rounds := int(watched/(2*phase)) + 1
 	if e.Quick {

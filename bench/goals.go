@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// goals measures what the project promises on one machine, quickly: everything
-// it compares is memory of this host, and the ranks are processes of it.
+// goals measures the project's goals on one machine, quickly: all sides use memory of this host,
+// and the ranks are its processes.
 func goals(ctx context.Context, e *Env) (*result.Result, error) {
 	if e.remote() {
 		return nil, errors.New("the goals are about one machine: leave --launch out, and do not start it through mpirun or srun")
@@ -33,7 +33,7 @@ func goals(ctx context.Context, e *Env) (*result.Result, error) {
 		case err == nil:
 		case ctx.Err() != nil || e.Only != "":
 			return nil, fmt.Errorf("%s: %w", part.name, err)
-		default: // the other parts' goals are worth as much
+		default: // the goals of the other parts are still valid
 			res.NotMeasured(part.name, "%v", err)
 		}
 	}
@@ -62,6 +62,8 @@ var goalParts = []struct {
 	{"view", goalsOf(view)},
 	{"tree", goalsOf(jobTree)},
 	{"level2", (*goalRun).level2},
+	{"copies", (*goalRun).copies},
+	{"mirror", (*goalRun).mirror},
 	{"spdk", (*goalRun).spdk},
 	{"spdk-rank", (*goalRun).spdkRank},
 	{"spdk-ranks", (*goalRun).spdkRanks},
@@ -77,13 +79,13 @@ func GoalParts() []string {
 	return names
 }
 
-// goalRun collects the goals.
+// goalRun collects the measured goals.
 type goalRun struct {
 	*Env
 	res *result.Result
 }
 
-// goalsOf takes the goals of an experiment.
+// goalsOf returns a function that adds the goals of an experiment.
 func goalsOf(run func(context.Context, *Env) (*result.Result, error)) func(*goalRun, context.Context) error {
 	return func(g *goalRun, ctx context.Context) error {
 		res, err := run(ctx, g.Env)
@@ -99,8 +101,8 @@ func goalsOf(run func(context.Context, *Env) (*result.Result, error)) func(*goal
 
 func (g *goalRun) add(goal result.Goal) { g.res.Goals = append(g.res.Goals, goal) }
 
-// ratio adds a goal that is a share of a ceiling's rate: how long the two sides
-// took, round by round, for the same amount.
+// ratio adds a goal for a share of a ceiling's rate, from the times of both sides for the same
+// amount, round by round.
 func (g *goalRun) ratio(what string, limit float64, ours, theirs stats.Sample, amount float64, unit result.Unit) error {
 	ratios, err := stats.Ratios(theirs, ours)
 	if err != nil {
@@ -119,7 +121,7 @@ func (g *goalRun) absent(goal result.Goal, why string) {
 	g.add(goal)
 }
 
-// bandwidth is checkpoints and recovery, of all ranks and of one, beside raw.
+// bandwidth measures checkpoints and recovery, of all ranks and of one, beside raw queues.
 func (g *goalRun) bandwidth(ctx context.Context) error {
 	for _, ranks := range []int{g.Ranks, 1} {
 		for _, c := range []struct {
@@ -128,7 +130,7 @@ func (g *goalRun) bandwidth(ctx context.Context) error {
 		}{{"data-checksum=on", "data checksums", 0.90, 0.90}, {"data-checksum=off", "no data checksums", 0.93, 0.97}} {
 			what := fmt.Sprintf("%s, %s, %s pieces", rankCount(ranks), c.name, g.Transfer)
 			e := g.with(ranks)
-			if ranks == 1 { // as much as all of them, or it is over in no time
+			if ranks == 1 { // as much as all ranks, or it would end too soon
 				e.Size *= nvmf.Bytes(g.Ranks)
 			}
 			if err := e.writeAndRecover(ctx, g, what, c.setting, c.write, c.read); err != nil {
@@ -139,7 +141,7 @@ func (g *goalRun) bandwidth(ctx context.Context) error {
 	return nil
 }
 
-// writeAndRecover adds both goals of one configuration.
+// writeAndRecover adds the goals for writing and reading with one configuration.
 func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting string, write, read float64) (err error) {
 	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
@@ -156,7 +158,7 @@ func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting str
 		return nil
 	}
 	total := float64(e.Ranks) * float64(e.Size) / float64(nvmf.MiB)
-	app, half := a.side("nvmecr"), *e // more turns of half the length: the intervals are narrower
+	app, half := a.side("nvmecr"), *e // more turns of half the length give narrower intervals
 	half.Rounds = 2*e.Rounds + 1
 	w := work{size: max(e.Size/2/e.Transfer, 1) * e.Transfer, transfer: e.Transfer}
 	took, err := half.inTurns(ctx, "checkpoints, "+what, w, false, app, raw)
@@ -174,7 +176,7 @@ func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting str
 	return g.ratio("read after a restart beside raw, "+what, read, t.read, t.raw, total, "MiB/s")
 }
 
-// raw is the raw side beside the sockets baseline.
+// raw measures the raw side beside the sockets baseline.
 func (g *goalRun) raw(ctx context.Context) error {
 	for _, ranks := range []int{1, g.Ranks} {
 		e := g.with(ranks)
@@ -198,7 +200,7 @@ func (g *goalRun) raw(ctx context.Context) error {
 	return nil
 }
 
-// latency is what one write costs beside a raw one.
+// latency measures one write beside a raw one.
 func (g *goalRun) latency(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, e.Size)
@@ -212,11 +214,11 @@ func (g *goalRun) latency(ctx context.Context) (err error) {
 	}
 	for _, c := range []struct {
 		transfer nvmf.Bytes
-		most     float64
+		limit    float64
 	}{{32 * nvmf.KiB, 3e-6}, {4 * nvmf.KiB, 4e-6}} {
 		goal := result.Goal{
 			What:  fmt.Sprintf("a synchronous %s write costs more than a raw one by", c.transfer),
-			Limit: c.most, AtMost: true, Unit: result.Duration,
+			Limit: c.limit, AtMost: true, Unit: result.Duration,
 		}
 		if raw == nil {
 			g.absent(goal, b.why)
@@ -247,16 +249,15 @@ func (g *goalRun) latency(ctx context.Context) (err error) {
 	return nil
 }
 
-// Polling is to adapt: a rank that has a core hardly ever sleeps while it waits,
-// and one of more ranks than cores sleeps rather than poll while another could
-// compute. In between lies what chance does.
+// Polling has to adapt: a rank with a core of its own hardly ever sleeps while it waits, and one of
+// more ranks than cores sleeps rather than poll while another rank could compute. Values in between
+// occur by chance.
 const (
 	sleepsAlone   = 0.1
 	sleepsCrowded = 0.5
 )
 
-// sleeps returns how often in a call the thread that made it slept, round by
-// round.
+// sleeps returns how often in a call the calling thread slept, round by round.
 func sleeps(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
@@ -265,7 +266,7 @@ func sleeps(rounds []workers.Round) stats.Sample {
 	return s
 }
 
-// creates is files made beside raw writes of 4 KiB, one rank.
+// creates measures creating files beside raw writes of 4 KiB, with one rank.
 func (g *goalRun) creates(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, 64*nvmf.MiB)
@@ -289,14 +290,14 @@ func (g *goalRun) creates(ctx context.Context) (err error) {
 	return g.ratio(what, 0.9, t.seconds["nvmecr"], t.seconds[rawCreates], t.files, "creates/s")
 }
 
-// manyRanks are the numbers of ranks that are tried.
+// manyRanks are the numbers of ranks to measure.
 var manyRanks = []int{1, 2, 4, 8, 16, 32}
 
-// ranks is how all ranks together fare when there are more of them than cores.
+// ranks measures all ranks together if there are more of them than cores.
 func (g *goalRun) ranks(ctx context.Context) error {
 	rates := make(map[int]stats.Sample)
 	size, crowd := g.Size/4, 0
-	for _, n := range manyRanks { // the first number by which each core has several
+	for _, n := range manyRanks { // the first number that gives each core several ranks
 		if crowd == 0 && n >= 4*cores() {
 			crowd = n
 		}
@@ -343,7 +344,7 @@ func (g *goalRun) ranks(ctx context.Context) error {
 	return nil
 }
 
-// aggregate returns rounds of checkpoints.
+// aggregate returns rounds of checkpoints by all ranks.
 func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []workers.Round, err error) {
 	b, err := e.testbed(ctx, size)
 	if err != nil {
@@ -362,7 +363,7 @@ func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []workers.
 	return took[app].write, nil
 }
 
-// memory is what a million writes leave in memory.
+// memory measures how much memory a million writes occupy.
 func (g *goalRun) memory(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, 256*nvmf.MiB)

@@ -12,16 +12,16 @@ import (
 	"nvmecr/bench/stats"
 )
 
-// The paper's case of imbalance: its storage nodes, its process counts (full
-// nodes of 28 cores), and what a process wrote in one checkpoint of the weak
-// scaling (700 GB in 10 of 448).
+// The configuration of the paper's measurement of imbalance: its storage nodes, its process counts
+// (full nodes of 28 cores), and the size of a process's checkpoint in the weak scaling (700 GB in
+// 10 checkpoints of 448 processes).
 const (
 	paperTargets    = 8
 	paperCheckpoint = 156_250_000
 )
 
-// imbalance compares how evenly placements load the targets. It places, it
-// does not write: loads are sums.
+// imbalance compares how evenly placements load the targets. It computes the loads and writes
+// nothing.
 func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 	trials := 101
 	if e.Quick {
@@ -75,7 +75,7 @@ func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 func imbalanceOf(p model.Placement, ranks, trials int) (variation, fullest result.Measure) {
 	var cv, full stats.Sample
 	if p.Name == model.Plan.Name {
-		trials = 1 // names decide nothing
+		trials = 1 // the placement does not depend on names
 	}
 	for trial := range uint64(trials) {
 		loads := p.Place(ranks, paperTargets, paperCheckpoint, trial)
@@ -88,7 +88,7 @@ func imbalanceOf(p model.Placement, ranks, trials int) (variation, fullest resul
 	return result.Middle(cv), result.Middle(full)
 }
 
-// sharingTable says how many ranks lose their data with their rack.
+// sharingTable shows how many ranks lose their data with their rack.
 func sharingTable(ranks []int, trials int) (result.Table, error) {
 	t := result.Table{Title: "Ranks with their data in their own rack", Rows: "ranks",
 		Columns: []result.Column{{Name: "plan", Unit: result.Percent}, {Name: "round robin", Unit: result.Percent}, {Name: "hash ranges", Unit: result.Percent}},
@@ -107,8 +107,8 @@ func sharingTable(ranks []int, trials int) (result.Table, error) {
 	return t, nil
 }
 
-// imbalanceFinding says what the tables say: the columns are those of
-// model.Placements, the first row is 28 ranks, the fifth 448.
+// imbalanceFinding adds the findings of the tables. The columns are those of model.Placements; the
+// first row is 28 ranks, the fifth 448.
 func imbalanceFinding(res *result.Result, spread, slowest result.Table) {
 	const few, many = 0, 4
 	value := func(t result.Table, row int, name string) float64 {
@@ -137,7 +137,7 @@ func imbalanceFinding(res *result.Result, spread, slowest result.Table) {
 		"The paper's OrangeFS varied more at more processes; where that came from its text does not say, and placement alone does not give it.")
 }
 
-// barely is a ratio that may be too small for its digits.
+// barely formats a ratio that may be too small for its digits.
 func barely(v float64) string {
 	if v > 0 && v < 0.001 {
 		return "less than 0.001"

@@ -19,17 +19,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ior is IOR, the benchmark of parallel file systems (github.com/hpc/ior), where
-// it is installed: a program that we did not write does what our rank does, in
-// the same directories, so that nobody has to believe ours.
+// ior is IOR, the benchmark of parallel file systems (github.com/hpc/ior), if it is installed. It
+// does the work of our rank in the same directories, so that a reader need not trust our rank.
 type ior struct {
 	env     *Env
-	launch  []string // starts as many processes as there are ranks
+	launch  []string // starts one process for each rank
 	program string
-	extra   []string // environment of a launcher of ours
+	extra   []string // environment for our launcher
 }
 
-// findIOR returns IOR and how it is started, or why there is none.
+// findIOR returns IOR with its launcher, or the reason why there is none.
 func (e *Env) findIOR() (*ior, error) {
 	if e.Agents != nil {
 		return nil, errors.New("it is an MPI program and cannot be started by processes of a job: leave mpirun or srun out and name it with --launch")
@@ -55,29 +54,28 @@ func (e *Env) findIOR() (*ior, error) {
 	return x, nil
 }
 
-// likeOurRanks makes Open MPI start processes as a group does: more of them than
-// there are cores if need be, and none of them bound to one. Its versions from 5
-// on read the variables of PRRTE. Others do so by themselves.
+// likeOurRanks makes Open MPI start processes as a group does: more than there are cores if
+// necessary, and not bound to one. Open MPI 5 reads the variables of PRRTE. Other launchers do so
+// by default.
 func likeOurRanks() []string {
 	env := []string{
 		"OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_hwloc_base_binding_policy=none",
 		"PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", "PRTE_MCA_hwloc_default_binding_policy=none",
 	}
-	if os.Geteuid() == 0 { // as the user has us
+	if os.Geteuid() == 0 { // the user runs the benchmark as root
 		env = append(env, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 	}
 	return env
 }
 
-// An iorError is a failure of IOR's: the rest can be measured without it.
+// An iorError is a failure of IOR. The rest can be measured without it.
 type iorError struct{ error }
 
-// Unwrap returns what it was.
+// Unwrap returns the cause.
 func (e *iorError) Unwrap() error { return e.error }
 
-// move lets IOR write a file of each rank in dir, fsync included, or read it
-// back in new processes and remove it. It returns IOR's MiB/s: from the first
-// open to the last close.
+// move lets IOR write a file of each rank in dir, including fsync, or read it in new processes and
+// remove it. It returns IOR's MiB/s from the first open to the last close.
 func (x *ior) move(ctx context.Context, env []string, dir string, w work, read bool) (rate float64, err error) {
 	defer func() {
 		if err != nil {
@@ -111,8 +109,7 @@ func (x *ior) move(ctx context.Context, env []string, dir string, w work, read b
 
 func bytesOf(n nvmf.Bytes) string { return strconv.FormatUint(uint64(n), 10) }
 
-// parseIOR finds the MiB/s, and how many processes had a part in it, in IOR's
-// summary.
+// parseIOR returns the MiB/s and the number of processes in IOR's summary.
 func parseIOR(out []byte) (rate float64, tasks int, err error) {
 	var r struct {
 		Summary []struct {
@@ -120,7 +117,7 @@ func parseIOR(out []byte) (rate float64, tasks int, err error) {
 			Tasks int     `json:"numTasks"`
 		} `json:"summary"`
 	}
-	if at := bytes.IndexByte(out, '{'); at >= 0 { // behind what launchers say
+	if at := bytes.IndexByte(out, '{'); at >= 0 { // behind the output of launchers
 		err = json.NewDecoder(bytes.NewReader(out[at:])).Decode(&r)
 	}
 	if err != nil || len(r.Summary) != 1 || !(r.Summary[0].Rate > 0) {
@@ -129,11 +126,11 @@ func parseIOR(out []byte) (rate float64, tasks int, err error) {
 	return r.Summary[0].Rate, r.Summary[0].Tasks, nil
 }
 
-// iorRates are the MiB/s that our rank and IOR saw on a side.
+// iorRates are the MiB/s that our rank and IOR have measured on a side.
 type iorRates struct{ write, read, iorWrite, iorRead stats.Sample }
 
-// besideIOR adds the table of what IOR and our rank see, in turns, on all sides
-// that are directories. The processes of the application are others then.
+// besideIOR adds a table of what IOR and our rank measure, in turns, on all sides that are
+// directories. The processes of the application change with each turn.
 func (b *testbed) besideIOR(ctx context.Context, res *result.Result, a *application, all []*side) error {
 	if b.env.Quick && b.env.IOR == "" {
 		return nil
@@ -172,7 +169,7 @@ func (b *testbed) besideIOR(ctx context.Context, res *result.Result, a *applicat
 	return nil
 }
 
-// iorTrial is IOR and our rank on the sides that are directories.
+// iorTrial has IOR, our ranks, and the sides that are directories.
 type iorTrial struct {
 	*ior
 	app   *application
@@ -206,8 +203,8 @@ func (t *iorTrial) round(ctx context.Context, s *side, round int) error {
 	return nil
 }
 
-// once lets IOR write or read. On our mount it is the next run of the store, and
-// the application's processes make place for it; elsewhere it has nothing of ours.
+// once lets IOR write or read. On our mount IOR is the next run of the store, after the
+// application's processes have ended. On other sides it runs without nvmecr.
 func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float64, error) {
 	if s.cold != nil && read {
 		if err := s.cold(); err != nil {
@@ -218,7 +215,7 @@ func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float6
 	if dir != t.app.cfg.Mount {
 		return t.move(ctx, base(), dir, w, read)
 	}
-	if !read { // a partition has room for the application's two, or for this one
+	if !read { // a partition has space for two checkpoints of the application, or for this file
 		for k := range 2 {
 			if _, err := t.app.group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
 				return 0, err
@@ -239,7 +236,7 @@ func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float6
 	return rate, failed
 }
 
-// remove removes what IOR has left where it failed.
+// remove removes the files that a failed IOR has left.
 func (t *iorTrial) remove(ctx context.Context) error {
 	for _, s := range t.sides {
 		dir := path.Dir(s.path(0, 0))
@@ -263,7 +260,7 @@ func (a *application) yield() ([]string, error) {
 	return a.env.Under(a.cfg, base())
 }
 
-// table is what both saw, and how alike that is.
+// table shows both measurements, and their ratio.
 func (t *iorTrial) table() result.Table {
 	table := result.Table{
 		Title: fmt.Sprintf("The same by IOR: %s, a file of %s each in pieces of %s, open, fsync and close included", rankCount(t.app.group.Size()), t.env.Size, t.env.Transfer),

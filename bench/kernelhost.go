@@ -13,15 +13,15 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Linux's own NVMe/TCP host with XFS, on a target like the one that our store is on: what
-// the same namespace gives through the kernel.
+// Linux's own NVMe/TCP host with XFS, on a target like that of our store: what the same namespace
+// gives through the kernel.
 
 // kernelHostName is the peer's name.
 const kernelHostName = "XFS on Linux's NVMe/TCP host"
 
-// kernelHostScript connects to the namespace of subsystem $5 at $3, port $4, as host $6, and
-// mounts XFS on it below $1. Where it cannot take its connection away, because it is killed, the kernel
-// does five seconds after the target has ended.
+// kernelHostScript connects to the namespace of subsystem $5 at $3, port $4, as host $6, and mounts
+// XFS on it below $1. If the script is killed and cannot disconnect, the kernel does so five
+// seconds after the target has ended.
 const kernelHostScript = `set -e
 mount --make-rprivate /
 modprobe -q nvme_tcp 2>/dev/null || true
@@ -49,7 +49,7 @@ umount "$1/mounted"
 rmdir "$1/mounted"
 `
 
-// startKernelHost mounts it, on a target of its own. The error says what is missing.
+// startKernelHost mounts XFS over a target of its own. The error says what is missing.
 func (e *Env) startKernelHost(ctx context.Context, size nvmf.Bytes) (*mountpoint, error) {
 	for _, program := range []string{"nvme", "mkfs.xfs"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -18,23 +18,23 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A mountpoint is a file system over memory: what others do on a medium as fast as that
-// of a target over memory.
+// A mountpoint is a file system over memory: another file system on a medium as fast as that of a
+// target over memory.
 //
-// It lives in a mount namespace of a process of its own, which ends with its
-// standard input: whatever becomes of us, the kernel then takes the mounts, the
-// loop device, the daemons and the memory back. Others reach it by that process's root.
+// It lives in the mount namespace of a process of its own, which ends with its standard input. So
+// if the benchmark dies, the kernel removes the mounts, the loop device, the daemons and the
+// memory. Others reach the mountpoint through /proc/PID/root of that process.
 type mountpoint struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	dir   string
-	mark  string    // an empty directory of everybody's, on which it is mounted
-	below io.Closer // what it is on, to be closed after it; nil: nothing
+	mark  string    // an empty directory that all users have, on which the file system is mounted
+	below io.Closer // closed after the mountpoint; nil: nothing
 }
 
-// loopbackScript mounts memory at $1, in it a file of $2 bytes, on that a file
-// system of kind $3. All of the file is written first: memory that was never
-// touched is slow. mkfs must not give it back.
+// loopbackScript mounts memory at $1, with a file of $2 bytes in it, and on this file a file system
+// of kind $3. The whole file is written first, because memory that was never used is slow. mkfs
+// must not free it again.
 const loopbackScript = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o size=$(($2 + 67108864)) nvmecr-bench "$1"
@@ -49,11 +49,11 @@ echo mounted
 exec cat >/dev/null
 `
 
-// mountStart is how long it may take to be there.
+// mountStart is the time limit for mounting.
 const mountStart = time.Minute
 
-// startLoopback makes a file system of kind "ext4" or "xfs" on a loop device. The
-// error says what is missing.
+// startLoopback makes a file system of kind "ext4" or "xfs" on a loop device. The error says what
+// is missing.
 func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (*mountpoint, error) {
 	if _, err := exec.LookPath("mkfs." + kind); err != nil {
 		return nil, fmt.Errorf("mkfs.%s is not installed", kind)
@@ -61,8 +61,9 @@ func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (
 	return e.mount(ctx, size, loopbackScript, syscall.CLONE_NEWNS, kind)
 }
 
-// mount runs a script that mounts a file system below a directory, with that, a size in bytes
-// and more as arguments, in namespaces of its own. The error says what is missing.
+// mount runs a script that mounts a file system below a directory, in namespaces of its own. The
+// arguments of the script are the directory, a size in bytes, and args. The error says what is
+// missing.
 func (e *Env) mount(ctx context.Context, size nvmf.Bytes, script string, namespaces uintptr, args ...string) (*mountpoint, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("mounting takes root")
@@ -93,17 +94,17 @@ func (e *Env) mount(ctx context.Context, size nvmf.Bytes, script string, namespa
 	late := time.AfterFunc(mountStart, func() { _ = l.cmd.Process.Kill() })
 	defer late.Stop()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "mounted\n" {
-		_ = l.Close() // it has ended, and says why
+		_ = l.Close() // the script has ended, and has printed the reason
 		return nil, errors.New(strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
 	}
 	l.dir = filepath.Join("/proc", strconv.Itoa(l.cmd.Process.Pid), "root", mark, "mounted")
 	return l, nil
 }
 
-// Close takes it away.
+// Close removes the mountpoint.
 func (l *mountpoint) Close() error {
 	l.stdin.Close()
-	_ = l.cmd.Wait() // the mounts go with it, however it ends
+	_ = l.cmd.Wait() // the mounts are removed however the process ends
 	err := os.RemoveAll(l.mark)
 	if l.below != nil {
 		err = errors.Join(err, l.below.Close())

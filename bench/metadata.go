@@ -16,23 +16,23 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// The paper's case of Table I: the worst of its runs has 56 processes for each
-// SSD, and 1.7% of an SSD are 56 times 445 MB: SSDs of 1.5 TB. Ten checkpoints.
+// The case of the paper's Table I: its largest run has 56 processes for each SSD. 1.7% of an SSD
+// are 56 times 445 MB, so SSDs have 1.5 TB. There are ten checkpoints.
 const (
 	paperPartition   = nvmf.Bytes(1_500_000_000_000 / 56 / 4096 * 4096)
 	paperCheckpoints = 10
 )
 
-// metadata measures what a rank's metadata takes, on the media and in memory,
-// against the number of files and the amount of data.
+// metadata measures the size of a rank's metadata, on the media and in memory, against the number
+// of files and the amount of data.
 //
-// The file system is in this process, on memory; what a rank's process has in
-// all is measured under the preload.
+// The file system is in this process, in memory. The memory of a whole rank is measured under the
+// preload.
 func metadata(ctx context.Context, e *Env) (*result.Result, error) {
 	res := &result.Result{}
-	most, data := 1_000_000, min(paperCheckpoints*paperCheckpoint, freeMemory()/4)
+	limit, data := 1_000_000, min(paperCheckpoints*paperCheckpoint, freeMemory()/4)
 	if e.Quick {
-		most, data = 10_000, min(data, 64*nvmf.MiB)
+		limit, data = 10_000, min(data, 64*nvmf.MiB)
 	}
 	e.progress("the paper's case", 0, 4)
 	whole, err := paperCase(ctx, res, data)
@@ -40,7 +40,7 @@ func metadata(ctx context.Context, e *Env) (*result.Result, error) {
 		return nil, err
 	}
 	e.progress("files", 1, 4)
-	files, err := againstFiles(ctx, res, most)
+	files, err := againstFiles(ctx, res, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func metadata(ctx context.Context, e *Env) (*result.Result, error) {
 	}
 	res.Finding = fmt.Sprintf("The metadata of a rank with ten checkpoints takes %s of memory, its whole process %s more than without nvmecr; the paper's takes 506 MB. "+
 		"On the media %s are in use of %s that are set aside, %s of the partition; the paper has 445 MB there, 1.7%%. %s files take %s of memory.",
-		size(whole.heap), size(rank), size(whole.used()), size(whole.reserved), result.Percent.Format(whole.reserved/whole.capacity), result.Whole.Format(float64(most)), size(files.heap))
+		size(whole.heap), size(rank), size(whole.used()), size(whole.reserved), result.Percent.Format(whole.reserved/whole.capacity), result.Whole.Format(float64(limit)), size(files.heap))
 	res.Claims = append(res.Claims,
 		paper.Memory.Beside("%s of metadata; %s is what the whole process grows by", size(whole.heap), size(rank)),
 		paper.MediaOurs.Beside("%s in use, %s set aside", size(whole.used()), size(whole.reserved)),
@@ -67,32 +67,31 @@ func metadata(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// usage is what a mounted file system takes, in bytes.
+// usage is the size of a mounted file system, in bytes.
 type usage struct {
 	files      int
 	heap       float64
 	log, state float64 // in use, on the media: pages of the log; the last state checkpoint
-	traffic    float64 // written beside the data
-	reserved   float64 // not for data, on the media
-	remounted  float64 // heap after a mount of what is on the media
+	traffic    float64 // written in addition to the data
+	reserved   float64 // on the media, not available for data
+	remounted  float64 // heap after a mount of the same media
 	capacity   float64
 }
 
-// used is what of the media holds metadata.
+// used returns the size of the metadata on the media.
 func (u usage) used() float64 { return u.log + u.state }
 
 // heapInUse returns the bytes that live on the heap.
 func heapInUse() float64 {
 	var m runtime.MemStats
-	for range 2 { // what finalizers free goes with the second
+	for range 2 { // the second run frees what finalizers have released
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc)
 }
 
-// use fills an empty partition in memory with files of data bytes in all and
-// says what it takes.
+// use fills an empty partition in memory with files of data bytes in total, and returns its usage.
 func use(ctx context.Context, capacity, data nvmf.Bytes, fill func(w *worker) error) (u usage, err error) {
 	memory, err := memdev.New(capacity, 4096, memdev.Options{})
 	if err != nil {
@@ -129,7 +128,7 @@ func use(ctx context.Context, capacity, data nvmf.Bytes, fill func(w *worker) er
 	})
 }
 
-// countingDevice counts the bytes that are written to a device.
+// countingDevice counts the bytes written to a device.
 type countingDevice struct {
 	nvmf.Device
 	written nvmf.Bytes
@@ -184,7 +183,7 @@ func (w *worker) write(name string, n nvmf.Bytes) error {
 	return f.Close()
 }
 
-// paperCase is ten checkpoints on a partition as large as the paper's.
+// paperCase measures ten checkpoints on a partition as large as the paper's.
 func paperCase(ctx context.Context, res *result.Result, data nvmf.Bytes) (usage, error) {
 	u, err := use(ctx, paperPartition, data/paperCheckpoints*paperCheckpoints, func(w *worker) error {
 		for i := range paperCheckpoints {
@@ -210,14 +209,14 @@ func paperCase(ctx context.Context, res *result.Result, data nvmf.Bytes) (usage,
 	return u, nil
 }
 
-// againstFiles fills partitions with more and more empty files.
-func againstFiles(ctx context.Context, res *result.Result, most int) (usage, error) {
+// againstFiles measures partitions with growing numbers of empty files.
+func againstFiles(ctx context.Context, res *result.Result, limit int) (usage, error) {
 	t := result.Table{Title: "Files without data", Rows: "files", Columns: []result.Column{
 		{Name: "memory", Unit: result.Size}, {Name: "each", Unit: result.Size}, {Name: "after a restart", Unit: result.Size},
 		{Name: "log in use", Unit: result.Size}, {Name: "state checkpoint", Unit: result.Size}, {Name: "written meanwhile", Unit: result.Size}}}
 	p := result.Plot{Title: "Memory and state checkpoint against files", X: result.Axis{Name: "files", Log: true, Unit: result.Whole}, Y: result.Axis{Name: "bytes", Log: true, Unit: result.Size}}
 	var last usage
-	for n := most / 1000; n <= most; n *= 10 {
+	for n := limit / 1000; n <= limit; n *= 10 {
 		u, err := use(ctx, 24*nvmf.GiB, 0, func(w *worker) error {
 			_, err := w.times(n, func(i int) error { return w.create(strconv.FormatInt(int64(i), 36)) })
 			return err
@@ -235,13 +234,13 @@ func againstFiles(ctx context.Context, res *result.Result, most int) (usage, err
 	return last, nil
 }
 
-// againstData writes more and more into one file.
-func againstData(ctx context.Context, res *result.Result, most nvmf.Bytes) error {
+// againstData measures a file that grows.
+func againstData(ctx context.Context, res *result.Result, limit nvmf.Bytes) error {
 	t := result.Table{Title: "One file, written in pieces of 1 MiB", Rows: "data", Columns: []result.Column{
 		{Name: "memory", Unit: result.Size}, {Name: "of the data", Unit: result.Percent}, {Name: "after a restart", Unit: result.Size},
 		{Name: "log in use", Unit: result.Size}, {Name: "state checkpoint", Unit: result.Size}, {Name: "written beside the data", Unit: result.Size}}}
-	for data := most / 64; data <= most; data *= 4 {
-		u, err := use(ctx, 2*most+512*nvmf.MiB, data, func(w *worker) error { return w.write("data", data) })
+	for data := limit / 64; data <= limit; data *= 4 {
+		u, err := use(ctx, 2*limit+512*nvmf.MiB, data, func(w *worker) error { return w.write("data", data) })
 		if err != nil {
 			return err
 		}
@@ -251,13 +250,12 @@ func againstData(ctx context.Context, res *result.Result, most nvmf.Bytes) error
 	return nil
 }
 
-// rankMemory measures processes: a rank under the preload, and one without,
-// that write the same. It returns by how much the first is larger after its
-// checkpoints.
+// rankMemory measures the memory of two processes that write the same: a rank under the preload,
+// and one without. It returns by how much the first one is larger after its checkpoints.
 func (e *Env) rankMemory(ctx context.Context, res *result.Result) (grown float64, err error) {
 	o := *e
-	o.Ranks, o.Launch, o.Agents = 1, nil, nil           // one of this host's says it all
-	b, err := o.testbed(ctx, max(e.Size, 128*nvmf.MiB)) // room for the files
+	o.Ranks, o.Launch, o.Agents = 1, nil, nil           // one rank on this host is enough
+	b, err := o.testbed(ctx, max(e.Size, 128*nvmf.MiB)) // space for the files
 	if err != nil {
 		return 0, err
 	}

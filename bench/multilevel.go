@@ -4,25 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
 )
 
-// everyLevel is which checkpoint goes to the second level, too: the paper's one
-// in ten.
+// everyLevel says which checkpoints also go to the second level: one in ten, as in the paper.
 const everyLevel = 10
 
-// A levelRow is an application whose checkpoints go to a first level, and every tenth elsewhere.
+// A levelRow is an application whose checkpoints go to a first level, and every tenth to a second
+// one.
 type levelRow struct {
 	name         string
 	first, tenth *side
-	drains       bool // a process in the background copies the tenth to the second level
+	drains       bool // a background process copies every tenth to the second level
+	design       *design
 }
 
-// multilevel runs an application whose checkpoints go to a fast first level, and every tenth to a slow second one: with nvmecr first, which has several
-// ways to do so, and with each peer first.
+// multilevel runs an application whose checkpoints go to a fast first level, and every tenth to a
+// slow second one. The first level is nvmecr, which has several ways to do so, or one of the peers.
 func multilevel(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, 2*e.Size)
 	if err != nil {
@@ -54,10 +56,19 @@ func multilevel(ctx context.Context, e *Env) (res *result.Result, err error) {
 		return nil, errors.New("there is no second level: name a directory with --peer dir:PATH")
 	}
 	l := &levelRun{Env: e, a: a, dir: filepath.Join(dir, storeName)}
-	return res, l.rows(ctx, res, levelRows(l, second[:len(second)-1], second[len(second)-1]))
+	rows := levelRows(l, second[:len(second)-1], second[len(second)-1])
+	if dir != "" {
+		others, err := b.designRows(a, dir)
+		if err != nil {
+			res.NotMeasured("the designs of SCR and VELOC", "%v", err)
+		}
+		rows = append(rows, others...)
+	}
+	return res, l.rows(ctx, res, rows)
 }
 
-// slowLevel returns the second level that nvmecr copies to: the last directory that the user names, or one of limited rate; "" where there is none.
+// slowLevel returns the second level that nvmecr copies to: the last directory that the user names,
+// or a directory of limited rate; "" if there is none.
 func (b *testbed) slowLevel(res *result.Result) (string, error) {
 	if b.env.remote() {
 		res.NotMeasured("copies in the background", "the process that makes them would be on this host, where no rank is")
@@ -73,22 +84,23 @@ func (b *testbed) slowLevel(res *result.Result) (string, error) {
 	return dir, nil
 }
 
-// levelRows are what is measured: nvmecr, which copies the tenth itself where it can, and peers.
+// levelRows returns the rows to measure: nvmecr, which copies every tenth itself if possible, and
+// peers.
 func levelRows(l *levelRun, peers []*side, second *side) []levelRow {
 	app := l.a.side("nvmecr")
-	rows := []levelRow{{"nvmecr", app, second, false}, {"nvmecr without a second level", app, app, false}}
+	rows := []levelRow{{name: "nvmecr", first: app, tenth: second}, {name: "nvmecr without a second level", first: app, tenth: app}}
 	if l.a.cfg.Level2 != "" {
-		rows = append(rows[:1], levelRow{"nvmecr, copied in the background", app, l.sets(), true}, rows[1])
+		rows = append(rows[:1], levelRow{name: "nvmecr, copied in the background", first: app, tenth: l.sets(), drains: true}, rows[1])
 	}
 	for _, p := range peers {
-		rows = append(rows, levelRow{p.name, p, second, false})
+		rows = append(rows, levelRow{name: p.name, first: p, tenth: second})
 	}
 	return rows
 }
 
-// rows measures them.
+// rows measures the rows.
 func (l *levelRun) rows(ctx context.Context, res *result.Result, rows []levelRow) error {
-	l.Count = max(l.Count, everyLevel+everyLevel/2) // the tenth is copied while others are written
+	l.Count = max(l.Count, everyLevel+everyLevel/2) // the tenth is copied while later ones are written
 	l.set = work{size: l.Size, transfer: l.Transfer}
 	phase := l.Compute.Seconds()
 	if phase == 0 {
@@ -101,15 +113,16 @@ func (l *levelRun) rows(ctx context.Context, res *result.Result, rows []levelRow
 	t := result.Table{
 		Title: fmt.Sprintf("%d checkpoints of %s of each of %s, the %dth on %s, compute phases of %s between",
 			l.Count, l.Size, rankCount(l.a.group.Size()), everyLevel, rows[0].tenth.name, result.Duration.Full(phase)),
-		Rows: "first level", Columns: []result.Column{{Name: "checkpoint time", Unit: result.Duration}, {Name: "recovery time", Unit: result.Duration}, {Name: "progress rate", Unit: result.Ratio}},
-		Note: "Recovery reads the newest checkpoint of the first level.",
+		Rows: "first level", Columns: []result.Column{{Name: "checkpoint time", Unit: result.Duration}, {Name: "recovery time", Unit: result.Duration}, {Name: "from the second level", Unit: result.Duration}, {Name: "progress rate", Unit: result.Ratio}},
+		Note: "Recovery reads the newest checkpoint of the first level, or the tenth in the directory of the second one. Node-local is memory of this host, which " +
+			"is lost with the node; SCR and VELOC themselves are not run, and a partner's copy crosses no network here.",
 	}
 	for i, row := range rows {
-		run, recovery, err := l.row(ctx, row, phase)
+		run, recovery, second, err := l.row(ctx, row, phase)
 		if err != nil {
 			return fmt.Errorf("%s: %w", row.name, err)
 		}
-		t.Add(row.name, result.Count(run.inCheckpoints), result.Count(recovery), result.Count(run.progress()))
+		t.Add(row.name, result.Count(run.inCheckpoints), result.Count(recovery), second, result.Count(run.progress()))
 		if i == 0 {
 			inCheckpoints, back := result.Duration.Full(run.inCheckpoints), result.Duration.Full(recovery)
 			res.Finding = fmt.Sprintf("With nvmecr as first level the application computes in %.1f%% of its time: %d checkpoints take %s, to read the newest back %s.",
@@ -122,15 +135,19 @@ func (l *levelRun) rows(ctx context.Context, res *result.Result, rows []levelRow
 	return nil
 }
 
-// row measures one. What is copied in the background is there in the end, or that is an error.
-func (l *levelRun) row(ctx context.Context, row levelRow, phase float64) (run *appRun, recovery float64, err error) {
+// row measures one row. It fails if a background copy has not ended with success.
+func (l *levelRun) row(ctx context.Context, row levelRow, phase float64) (run *appRun, recovery float64, second result.Cell, err error) {
 	var d *drain
 	if row.drains {
 		if d, err = l.startDrain(everyLevel - 1); err != nil {
-			return nil, 0, err
+			return nil, 0, second, err
 		}
 	}
+	var flushed error
 	run, err = l.applicationRun(ctx, func(k int) *side {
+		if row.design != nil && k > 0 && k%everyLevel == 0 {
+			flushed = errors.Join(flushed, row.design.flush(k-1))
+		}
 		if k%everyLevel == everyLevel-1 {
 			return row.tenth
 		}
@@ -139,17 +156,43 @@ func (l *levelRun) row(ctx context.Context, row levelRow, phase float64) (run *a
 	if d != nil {
 		err = errors.Join(err, d.end())
 	}
+	if row.design != nil {
+		err = errors.Join(err, flushed, row.design.wait())
+	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, second, err
 	}
-	if d != nil {
-		if d.now() != drainedWhole {
-			return nil, 0, fmt.Errorf("nothing was copied: %s", lastLine(d.said.Bytes()))
-		}
-		if err := l.remove(ctx, everyLevel-1); err != nil {
-			return nil, 0, err
-		}
+	if d != nil && d.now() != drainedWhole {
+		return nil, 0, second, fmt.Errorf("nothing was copied: %s", lastLine(d.said.bytes()))
 	}
-	back, err := row.first.read(ctx, work{size: l.Size, transfer: l.Transfer}, l.Count-2)
-	return run, back.Span().Seconds(), err
+	back, err := row.first.read(ctx, l.set, l.Count-2)
+	if err != nil {
+		return nil, 0, second, err
+	}
+	second, err = l.fromSecond(ctx, row)
+	return run, back.Span().Seconds(), second, err
+}
+
+// fromSecond reads the tenth checkpoint on the second level; the cell is empty if it is not there.
+func (l *levelRun) fromSecond(ctx context.Context, row levelRow) (result.Cell, error) {
+	const tenth = everyLevel - 1
+	from := row.tenth
+	switch {
+	case row.drains:
+		if err := l.remove(ctx, tenth); err != nil {
+			return result.None(), err
+		}
+		from = &side{name: row.name, group: l.a.group, path: func(rank, k int) string {
+			return filepath.Join(l.dir, fmt.Sprintf("drained.%d", k), fmt.Sprintf("rank%d", rank), drainedFile(rank, k))
+		}}
+	case row.design != nil:
+		from = row.design.second
+	case row.tenth == row.first:
+		return result.None(), nil
+	}
+	if os.Geteuid() == 0 {
+		from.cold = dropCaches
+	}
+	r, err := from.read(ctx, l.set, tenth)
+	return result.Count(r.Span().Seconds()), err
 }

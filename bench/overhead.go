@@ -16,7 +16,7 @@ func overhead(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if e.remote() {
 		return nil, errors.New("a local device is one of this host's: leave --launch out, and do not start it through mpirun or srun")
 	}
-	one := e.with(1) // a local device has one owner
+	one := e.with(1) // a local device can have one owner only
 	b, err := one.testbed(ctx, one.Size)
 	if err != nil {
 		return nil, err

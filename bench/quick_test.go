@@ -62,7 +62,7 @@ func TestExperiments(t *testing.T) {
 		"raw":        {nil, func(r *result.Result) { assert.Len(t, r.Comparisons, 12) }},
 		"hugeblock":  {nil, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, len(hugeblocks)) }},
 		"overhead":   {nil, func(r *result.Result) { assert.NotEmpty(t, r.Tables[0].Lines) }},
-		"multilevel": {[]string{"--peer", "dir:" + second}, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, 3) }},
+		"multilevel": {[]string{"--peer", "dir:" + second}, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, 5) }},
 		"view":       {nil, func(r *result.Result) { assert.Len(t, r.Goals, 8) }},
 		"tree":       {[]string{"--names", "1000"}, func(r *result.Result) { checkTree(t, r) }},
 		"startup":    {nil, func(r *result.Result) { assert.Len(t, r.Goals, 2) }},

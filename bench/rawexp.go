@@ -9,19 +9,19 @@ import (
 	"nvmecr/nvmf"
 )
 
-// rawPieces are the sizes of pieces of the raw experiment, and the share of the rate of
-// the sockets baseline that is promised at each.
+// rawPieces has the sizes of pieces in the raw experiment, and the goal for each: a share of the
+// rate of the sockets baseline.
 var rawPieces = []struct {
 	transfer nvmf.Bytes
 	calls    int
 	limit    float64
 }{{nvmf.MiB, 0, 0.90}, {32 * nvmf.KiB, 2048, 0.75}, {4 * nvmf.KiB, 4096, 0}}
 
-// rawTook is both sides at one size of pieces.
+// rawTook has the times of both sides with one size of pieces.
 type rawTook struct {
 	transfer     nvmf.Bytes
 	limit        float64
-	mib          float64 // of all ranks, a round
+	mib          float64 // in a round, of all ranks
 	raw, sockets *taken
 }
 
@@ -57,7 +57,7 @@ func (e *Env) rawBesideSockets(ctx context.Context) (all []rawTook, err error) {
 	return all, nil
 }
 
-// rawExperiment is the raw side and the ceiling above it.
+// rawExperiment compares the raw side with the ceiling above it.
 func rawExperiment(ctx context.Context, e *Env) (*result.Result, error) {
 	res := &result.Result{}
 	for _, ranks := range []int{1, e.Ranks} {

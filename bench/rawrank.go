@@ -17,19 +17,19 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// RawRank is a rank that writes and reads its part of a namespace through one
-// queue, without a file system. It executes the commands write and read of the
-// coordinator. The NVMe commands of a piece are submitted together and awaited, as
-// for an application's write; or, where the path is a number, each piece is one NVMe
-// command, and that many are in flight. It stays on the given core, unless that is
-// negative. It returns when the coordinator says quit.
+// RawRank is a rank that writes and reads its part of a namespace through one queue, without a file
+// system. It executes the commands write and read of the coordinator. It submits the NVMe commands
+// of a piece together and waits for them, as the write of an application does. If the path in a
+// command is a number, each piece is one NVMe command, and the number is that of commands in
+// flight. RawRank stays on the given core, unless that is negative. It returns when the coordinator
+// says quit.
 func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, addresses string, core int) error {
-	// The queue polls on its thread, as it does below an application.
+	// The queue polls on this thread, as in an application.
 	runtime.LockOSThread()
 	if err := napAsRanksDo(); err != nil {
 		return err
 	}
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, usualSlack, 0, 0, 0); err != nil { // it is the application's thread
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, usualSlack, 0, 0, 0); err != nil { // as the application's thread has it
 		return err
 	}
 	if core >= 0 {
@@ -39,7 +39,7 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 			return fmt.Errorf("core %d: %w", core, err)
 		}
 	}
-	place, err := store.PlaceFromEnv(os.Getenv)
+	place, err := store.ProcFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -56,16 +56,15 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 	return workers.Serve(ctx, addresses, q.prepare)
 }
 
-// nap is what the preloaded library lets the Go runtime's threads sleep beyond
-// what they ask for, in nanoseconds (posixshim/shim/runtime/threads.c).
+// nap is the timer slack that the preloaded library gives the Go runtime's threads, in nanoseconds
+// (posixshim/shim/runtime/threads.c).
 const nap = 2_000_000
 
-// usualSlack is what threads have that nobody has given another.
+// usualSlack is the default timer slack of threads.
 const usualSlack = 50_000
 
-// napAsRanksDo gives all threads of this process the timer slack of those in a
-// rank. They have it from the thread that started them, so the program starts
-// itself again.
+// napAsRanksDo gives all threads of this process the timer slack of those in a rank. Threads
+// inherit it from the thread that started them, so the program starts itself again.
 func napAsRanksDo() error {
 	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if err != nil || slack == nap {
@@ -75,18 +74,19 @@ func napAsRanksDo() error {
 		return err
 	}
 	if slack, err = unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack != nap {
-		return err // the system has its own idea of it
+		return err // this system does not allow it
 	}
 	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// rawQueue is a queue and the part of the namespace that it goes over, round
-// and round: what is written is as cold as what a file system's log reaches.
+// rawQueue is a queue and the part of the namespace that it writes again and again, from beginning
+// to end: the memory that it reaches is then as cold as the memory that a file system's log
+// reaches.
 type rawQueue struct {
 	queue        nvmf.Queue
 	id           *nvmf.Identity
-	first, count nvmf.LBA // our part
-	next, last   nvmf.LBA // where the next write goes, where the last one began
+	first, count nvmf.LBA // our part of the namespace
+	next, last   nvmf.LBA // start of the next write, and of the last one
 	pieces       map[nvmf.Bytes]*batch
 	times        []int64
 }
@@ -132,7 +132,7 @@ func (q *rawQueue) batch(n nvmf.Bytes) (*batch, error) {
 	return b, nil
 }
 
-// aim points the commands at where the piece lies from lba on.
+// aim sets the LBAs of the commands for a piece at lba.
 func (b *batch) aim(op nvmf.Opcode, lba nvmf.LBA) {
 	for _, c := range b.commands {
 		c.Opcode, c.LBA = op, lba
@@ -147,10 +147,10 @@ func (q *rawQueue) move(op nvmf.Opcode, b *batch, lba nvmf.LBA) error {
 	return q.queue.Wait(b.commands)
 }
 
-// stretch is how far apart the rank in C sets its stamps.
+// stretch is the distance between the stamps of the rank in C.
 const stretch = 32 << 10
 
-// stamp makes the data another one, at the cost that the rank in C has.
+// stamp changes the data, at the same cost as the rank in C.
 func (b *batch) stamp(v uint64) {
 	for i := 0; i+8 <= len(b.data); i += stretch {
 		binary.LittleEndian.PutUint64(b.data[i:], v+uint64(i))
@@ -206,7 +206,7 @@ func (q *rawQueue) prepare(command string) (workers.Work, error) {
 	}, nil
 }
 
-// flush does what an fsync would, where the device needs it.
+// flush does what fsync would do, if the device needs it.
 func (q *rawQueue) flush(op nvmf.Opcode, sync int) error {
 	if op != nvmf.Write || sync == 0 || !q.id.VolatileWriteCache {
 		return nil
@@ -216,7 +216,7 @@ func (q *rawQueue) flush(op nvmf.Opcode, sync int) error {
 	return q.queue.Wait(c)
 }
 
-// pass moves pieces from at on and returns where it ended.
+// pass moves pieces from at on and returns their end.
 func (q *rawQueue) pass(op nvmf.Opcode, b *batch, pieces int, at nvmf.LBA, stamp uint64) (nvmf.LBA, error) {
 	for i := range pieces {
 		if at+b.blocks > q.count {

@@ -7,19 +7,19 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A stream keeps commands of one size in flight, each of them a piece of data of
-// its own, from the beginning of the rank's part of the namespace on.
+// A stream keeps commands of one size in flight. Each command has a buffer of its own. The first
+// one begins at the start of the rank's part of the namespace.
 type stream struct {
 	queue  nvmf.Queue
 	op     nvmf.Opcode
-	blocks nvmf.LBA // of a command
+	blocks nvmf.LBA // blocks of a command
 	ring   []*nvmf.Command
-	next   nvmf.LBA // where the next command goes
+	next   nvmf.LBA // LBA of the next command
 	first  nvmf.LBA
 	end    nvmf.LBA
 }
 
-// prepareStream makes count commands ready, so many of them in flight.
+// prepareStream prepares count commands, of which depth are in flight.
 func (q *rawQueue) prepareStream(op nvmf.Opcode, size nvmf.Bytes, depth, count int) (workers.Work, error) {
 	blocks := nvmf.LBA(size / q.id.LBASize)
 	if depth < 1 || size == 0 || size%q.id.LBASize != 0 || size > q.id.MaxTransfer || blocks > q.count {
@@ -36,10 +36,10 @@ func (q *rawQueue) prepareStream(op nvmf.Opcode, size nvmf.Bytes, depth, count i
 	return func() (map[string]int64, error) { return map[string]int64{"calls": int64(count)}, s.run(count) }, nil
 }
 
-// run waits for the oldest command in flight; whatever is done then is submitted
+// run waits for the oldest command in flight, and submits all commands that have completed by then
 // again, in one batch.
 func (s *stream) run(count int) error {
-	first, idle := 0, len(s.ring) // the oldest, and how many before it are idle
+	first, idle := 0, len(s.ring) // the oldest command, and the number of idle ones before it
 	for count > 0 {
 		batch := s.ring[first : first+min(idle, count, len(s.ring)-first)]
 		for _, c := range batch {
@@ -54,7 +54,7 @@ func (s *stream) run(count int) error {
 		idle -= len(batch)
 		first = (first + len(batch)) % len(s.ring)
 		if idle > 0 {
-			continue // the rest of them, from the beginning of the ring on
+			continue // the rest of the batch, from the beginning of the ring on
 		}
 		if err := s.queue.Wait(s.ring[first : first+1]); err != nil {
 			return err

@@ -14,8 +14,8 @@ import (
 // counting counts what reaches a queue, and how much of it at most is in flight.
 type counting struct {
 	nvmf.Queue
-	seen       map[nvmf.LBA]int
-	busy, most int
+	seen          map[nvmf.LBA]int
+	busy, highest int
 }
 
 func (c *counting) Submit(cmds []*nvmf.Command) {
@@ -23,7 +23,7 @@ func (c *counting) Submit(cmds []*nvmf.Command) {
 		c.seen[cmd.LBA]++
 	}
 	c.busy += len(cmds)
-	c.most = max(c.most, c.busy)
+	c.highest = max(c.highest, c.busy)
 	c.Queue.Submit(cmds)
 }
 
@@ -55,7 +55,7 @@ func TestStream(t *testing.T) {
 			total += n
 		}
 		assert.Equal(t, c.count, total)
-		assert.Equal(t, min(c.depth, c.count), seen.most)
+		assert.Equal(t, min(c.depth, c.count), seen.highest)
 	}
 	_, err = q.prepareStream(nvmf.Write, 5*nvmf.MiB, 1, 1)
 	assert.ErrorContains(t, err, "cannot be had")

@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// recovery writes checkpoints, ends the ranks, and times how new ones, of the
-// next run, mount their partitions and read the checkpoints back.
+// recovery writes checkpoints, ends the ranks, and measures how the ranks of the next run mount
+// their partitions and read the checkpoints.
 func recovery(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
@@ -61,15 +61,15 @@ func recovery(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, e.recoveryScaling(ctx, res, a, raw, peers)
 }
 
-// recovered is the seconds that rounds of a recovery took.
+// recovered has the seconds of the rounds of a recovery.
 type recovered struct {
 	ranks            int
 	mount, read, raw stats.Sample
 	peers            map[string]stats.Sample
 }
 
-// recoverRounds writes, restarts the application, and reads; raw may be nil. The
-// peers' ranks are the application's processes.
+// recoverRounds writes, restarts the application, and reads; raw may be nil. The peers use the
+// processes of the application.
 func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *application, raw *side, peers ...*side) (t recovered, err error) {
 	t.ranks, t.peers = a.group.Size(), make(map[string]stats.Sample)
 	others := peers
@@ -112,7 +112,7 @@ func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *applica
 	return t, nil
 }
 
-// recoveryScaling lets more and more of the ranks write, and read after a restart.
+// recoveryScaling lets growing numbers of ranks write, and read after a restart.
 func (e *Env) recoveryScaling(ctx context.Context, res *result.Result, a *application, raw *side, peers []*side) error {
 	few := *e
 	few.Rounds = max(3, e.Rounds/2)

@@ -16,34 +16,33 @@ import (
 	nvmetarget "nvmecr/nvmf/target"
 )
 
-// replay times the mount of a partition whose writer is gone: against the
-// number of log records, with and without coalescing, and against the number
-// of files, in the log and in a state checkpoint.
+// replay measures the mount of a partition whose writer is gone: against the number of log records,
+// with and without coalescing, and against the number of files, in the log and in a state
+// checkpoint.
 //
-// The partition is filled in memory, without a network between, and mounted
-// through a target of this process over TCP. An unmount leaves the log as a
-// crash does: it writes no state checkpoint.
+// The partition is filled in memory, without a network, and mounted through a target in this
+// process over TCP. An unmount writes no state checkpoint, so it leaves the log as a crash does.
 func replay(ctx context.Context, e *Env) (*result.Result, error) {
-	most := 1_000_000
+	limit := 1_000_000
 	if e.Quick {
-		most = 20_000
+		limit = 20_000
 	}
 	res := &result.Result{}
-	if err := replayAppends(ctx, res, most); err != nil {
+	if err := replayAppends(ctx, res, limit); err != nil {
 		return nil, err
 	}
 	for i, w := range []workload{overwrites, renames, temporaries, checkpointFiles} {
 		e.progress("replay of "+w.name, i+1, 6)
-		r, err := crashed(ctx, w, most, true)
+		r, err := crashed(ctx, w, limit, true)
 		if err != nil {
 			return nil, err
 		}
 		res.Goals = append(res.Goals, replayGoal(w, r))
 	}
-	return res, replayFiles(ctx, res, most)
+	return res, replayFiles(ctx, res, limit)
 }
 
-// replayGoal is the rate at which records are replayed, mount included.
+// replayGoal is the goal for the rate of replayed records, including the mount.
 func replayGoal(w workload, r replayed) result.Goal {
 	rates := make(stats.Sample, len(r.mounts))
 	for i, m := range r.mounts {
@@ -55,15 +54,15 @@ func replayGoal(w workload, r replayed) result.Goal {
 	}
 }
 
-// replayAppends is about small appends: each a record of its own, or one
-// record for as many as a log page takes.
-func replayAppends(ctx context.Context, res *result.Result, most int) error {
+// replayAppends measures small appends: with a record for each, or with one record for as many as a
+// log page holds.
+func replayAppends(ctx context.Context, res *result.Result, limit int) error {
 	t := result.Table{Title: "Appends of 512 bytes", Rows: "appends", Columns: []result.Column{
 		{Name: "coalesced: log pages", Unit: result.Whole}, {Name: "mount", Unit: result.Duration},
 		{Name: "each: log pages", Unit: result.Whole}, {Name: "mount", Unit: result.Duration},
 	}}
 	var last replayed
-	for n := most / 1000; n <= most; n *= 10 {
+	for n := limit / 1000; n <= limit; n *= 10 {
 		with, err := crashed(ctx, appends, n, false)
 		if err != nil {
 			return err
@@ -79,13 +78,13 @@ func replayAppends(ctx context.Context, res *result.Result, most int) error {
 	return nil
 }
 
-func replayFiles(ctx context.Context, res *result.Result, most int) error {
+func replayFiles(ctx context.Context, res *result.Result, limit int) error {
 	t := result.Table{Title: "Files", Rows: "files", Columns: []result.Column{
 		{Name: "in the log: pages", Unit: result.Whole}, {Name: "mount", Unit: result.Duration},
 		{Name: "in a state checkpoint of", Unit: result.Size}, {Name: "mount", Unit: result.Duration},
 	}}
 	var last replayed
-	for n := most / 1000; n <= most; n *= 10 {
+	for n := limit / 1000; n <= limit; n *= 10 {
 		var err error
 		if last, err = crashed(ctx, creates, n, true); err != nil {
 			return err
@@ -98,7 +97,7 @@ func replayFiles(ctx context.Context, res *result.Result, most int) error {
 	return nil
 }
 
-// replayed is what a workload left and the seconds that mounting it took.
+// replayed is the log that a workload has left, and the seconds of mounting it.
 type replayed struct {
 	records int
 	pages   uint64
@@ -107,7 +106,7 @@ type replayed struct {
 	loads   stats.Sample // and the mounts after it; for creates only
 }
 
-// crashed runs a workload on an empty partition and mounts what it leaves.
+// crashed runs a workload on an empty partition and mounts the result.
 func crashed(ctx context.Context, w workload, n int, each bool) (replayed, error) {
 	var r replayed
 	dev, err := memdev.New(w.size, 4096, memdev.Options{})
@@ -141,8 +140,8 @@ func crashed(ctx context.Context, w workload, n int, each bool) (replayed, error
 	return r, err
 }
 
-// fill runs a workload. It returns how many records it logged, and in how many
-// pages they are.
+// fill runs a workload. It returns the number of records it has logged, and the number of their
+// pages.
 func fill(ctx context.Context, dev nvmf.Device, seg microfs.Segment, w workload, n int, each bool) (int, uint64, error) {
 	fs, err := microfs.Mount(ctx, dev, seg, microfs.Options{Generation: 1, NoCoalesce: each})
 	if err != nil {
@@ -172,18 +171,18 @@ func serve(dev nvmf.Device) (*nvmetarget.Target, nvmf.TransportID, error) {
 	}
 	addr, err := t.Listen("127.0.0.1:0")
 	if err != nil {
-		_ = t.Close(context.Background()) // the cause is err
+		_ = t.Close(context.Background()) // err is the cause
 		return nil, nvmf.TransportID{}, err
 	}
 	host, port, err := net.SplitHostPort(addr.String())
 	return t, nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port, SubNQN: replayNQN, NSID: 1}, err
 }
 
-// timeMounts returns the seconds that a few mounts take.
+// timeMounts returns the seconds of a few mounts.
 func timeMounts(ctx context.Context, id nvmf.TransportID, seg microfs.Segment) (stats.Sample, error) {
 	var times stats.Sample
 	for range 3 {
-		runtime.GC() // of what came before
+		runtime.GC() // of earlier work
 		begin := time.Now()
 		err := mounted(ctx, id, seg, func(*microfs.FS) error {
 			times = append(times, time.Since(begin).Seconds())

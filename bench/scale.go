@@ -13,11 +13,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// mostRanks is how far the model goes.
-const mostRanks = 1_000_000
+// maxRanks is the largest number of ranks in the model.
+const maxRanks = 1_000_000
 
-// scale measures what one rank and one target cost here, and computes from it
-// what jobs of up to a million ranks cost on a stated fabric.
+// scale measures the costs of one rank and one target here, and computes from them the costs of
+// jobs of up to a million ranks on a given fabric.
 func scale(ctx context.Context, e *Env) (*result.Result, error) {
 	fabric := e.Fabric
 	if fabric.Target == 0 {
@@ -32,7 +32,7 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 		return nil, err
 	}
 	e.progress("computing", 11, 12)
-	predictions, err := predict(ctx, fabric, costs, mostRanks)
+	predictions, err := predict(ctx, fabric, costs, maxRanks)
 	if err != nil {
 		return nil, err
 	}
@@ -50,15 +50,15 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// prediction is what the model says, with the loads of other placements.
+// prediction is a prediction of the model, with the loads of other placements.
 type prediction struct {
 	model.Prediction
 	slowest map[string]float64 // by placement: fullest target over the mean
 }
 
-func predict(ctx context.Context, f model.Fabric, c model.Costs, most int) ([]prediction, error) {
+func predict(ctx context.Context, f model.Fabric, c model.Costs, limit int) ([]prediction, error) {
 	var all []prediction
-	for n := 1; n <= most; n *= 10 {
+	for n := 1; n <= limit; n *= 10 {
 		o := prediction{model.Job{Ranks: n, Size: paperCheckpoint}.Predict(f, c), make(map[string]float64)}
 		for _, p := range model.Placements {
 			if err := ctx.Err(); err != nil {
@@ -71,8 +71,8 @@ func predict(ctx context.Context, f model.Fabric, c model.Costs, most int) ([]pr
 	return all, nil
 }
 
-// checkpoint is how long a placement's checkpoint takes: round robin's load is
-// what the model took.
+// checkpoint returns the time of a checkpoint with a placement. The model uses the load of round
+// robin.
 func (o *prediction) checkpoint(placement string) float64 {
 	return o.Checkpoint.Seconds() * o.slowest[placement] / o.slowest["round robin"]
 }
@@ -132,7 +132,7 @@ func checkpointPlot(predictions []prediction) result.Plot {
 
 func seconds(d time.Duration) string { return result.Duration.Full(d.Seconds()) }
 
-// measuring collects what can be measured on one machine.
+// measuring collects the values that can be measured on one machine.
 type measuring struct {
 	env   *Env
 	res   *result.Result
@@ -157,13 +157,13 @@ func (m *measuring) costs(ctx context.Context) (c model.Costs, err error) {
 	return c, nil
 }
 
-// add adds a line to what was measured.
+// add adds a row to the table of measured values.
 func (m *measuring) add(what string, unit result.Unit, v result.Measure) {
 	m.table.Add(what, result.Cell{Measure: v, Unit: unit})
 }
 
-// efficiency is what share of raw bandwidth the application gets: the model
-// gives it the same of the hardware's.
+// efficiency measures the application's share of the raw bandwidth. The model assumes the same
+// share of the hardware's bandwidth.
 func (m *measuring) efficiency(ctx context.Context, c *model.Costs) (err error) {
 	e := *m.env
 	e.Peers, e.Rounds, e.Warm, e.Progress = nil, min(e.Rounds, 5), min(e.Warm, 2), nil
@@ -193,7 +193,7 @@ func (m *measuring) efficiency(ctx context.Context, c *model.Costs) (err error) 
 	}
 	share := result.Interval(ratios)
 	c.Efficiency = share.Value
-	if share.Value > 1 { // which the model must not go on from
+	if share.Value > 1 { // the model must not continue with such a share
 		c.Efficiency = paper.CheckpointEfficacy.Value
 		m.res.NotMeasured("bandwidth beside raw", "the raw queues, which are the ceiling, were disturbed: the application had %s of theirs; the model takes the paper's %s",
 			result.Ratio.Full(share.Value), paper.CheckpointEfficacy.Said)

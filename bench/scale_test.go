@@ -17,7 +17,7 @@ import (
 
 func TestScaleShows(t *testing.T) {
 	predictions, err := predict(t.Context(), model.PaperFabric, model.Costs{RankMessages: 136, FormatMessages: 100,
-		Alone: 5 * time.Millisecond, Each: time.Millisecond, Home: 4, Efficiency: 0.9}, 100_000)
+		MountOne: 5 * time.Millisecond, MountEach: time.Millisecond, Home: 4, Efficiency: 0.9}, 100_000)
 	require.NoError(t, err)
 	last := predictions[len(predictions)-1]
 	assert.Equal(t, 100_000, last.Ranks)

@@ -40,15 +40,15 @@ func timed(ctx context.Context, times int, f func() error) (stats.Sample, error)
 	return s, nil
 }
 
-// balancer finds a home for each of a million ranks.
+// balancer measures how a home is found for each of a million ranks.
 func (m *measuring) balancer(ctx context.Context, c *model.Costs) error {
-	const targets = (mostRanks + 111) / 112
-	mapping, err := balancer.RoundRobin(mostRanks, targets)
+	const targets = (maxRanks + 111) / 112
+	mapping, err := balancer.RoundRobin(maxRanks, targets)
 	if err != nil {
 		return err
 	}
 	took, err := timed(ctx, 7, func() error {
-		for rank := range mostRanks {
+		for rank := range maxRanks {
 			if _, err := mapping.Home(rank); err != nil {
 				return err
 			}
@@ -58,7 +58,7 @@ func (m *measuring) balancer(ctx context.Context, c *model.Costs) error {
 	if err != nil {
 		return err
 	}
-	c.Home = time.Duration(took.Median() / mostRanks * 1e9)
+	c.Home = time.Duration(took.Median() / maxRanks * 1e9)
 	m.add("homes of a million ranks, one core", result.Duration, result.Middle(took))
 	return nil
 }
@@ -116,7 +116,7 @@ func newStarter(id nvmf.TransportID) *starter {
 	return s
 }
 
-// fresh makes the next start the first one, of a job of size ranks.
+// fresh makes the next start the first one of a job of size ranks.
 func (s *starter) fresh(ctx context.Context, size int) error {
 	s.size = size
 	if err := s.nextRun(); err != nil {
@@ -125,17 +125,17 @@ func (s *starter) fresh(ctx context.Context, size int) error {
 	return store.Reset(ctx, s.cfg)
 }
 
-// nextRun makes what follows a later run of the store.
+// nextRun makes the next start that of a later run of the store.
 func (s *starter) nextRun() (err error) {
 	s.cfg.Run, err = store.NewRun(s.cfg.Run)
 	return err
 }
 
 func (s *starter) open(ctx context.Context, rank int) (*store.Partition, error) {
-	return store.Open(ctx, s.cfg, store.Place{Rank: rank, Size: s.size}, store.Options{})
+	return store.Open(ctx, s.cfg, store.Proc{Rank: rank, Size: s.size}, store.Options{})
 }
 
-// once opens and closes rank 0 and returns how long the opening took.
+// once opens and closes rank 0 and returns the duration of the open.
 func (s *starter) once(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
 	p, err := s.open(ctx, 0)
@@ -182,7 +182,7 @@ func (m *measuring) messages(ctx context.Context, c *model.Costs) (err error) {
 	return nil
 }
 
-// counted opens rank 0 and returns what went over the wire until it was open.
+// counted opens rank 0 and returns the PDUs and bytes on the wire until it is open.
 func (s *starter) counted(ctx context.Context, wire *wiretest.Proxy) (pdus int, bytes uint64, err error) {
 	var n, sum atomic.Uint64
 	wire.Script(func(p *wiretest.PDU) wiretest.Action {
@@ -198,10 +198,10 @@ func (s *starter) counted(ctx context.Context, wire *wiretest.Proxy) (pdus int, 
 	return pdus, bytes, p.Close()
 }
 
-// together is how many ranks of one process are mounted at the same time.
+// together is the number of ranks of one process that are mounted at the same time.
 const together = 32
 
-// starts times starts and asks what they cost the target.
+// starts measures starts, and what they cost the target.
 func (m *measuring) starts(ctx context.Context, c *model.Costs) (err error) {
 	t, err := m.env.startTarget(ctx, fmt.Sprintf("mem:%d", uint64(4*nvmf.GiB)))
 	if err != nil {
@@ -229,15 +229,15 @@ func (m *measuring) starts(ctx context.Context, c *model.Costs) (err error) {
 			}
 		}
 	}
-	c.Alone = time.Duration(later.Median() * 1e9)
-	c.FormatBase = max(0, time.Duration(first.Median()*1e9)-c.Alone)
+	c.MountOne = time.Duration(later.Median() * 1e9)
+	c.FormatBase = max(0, time.Duration(first.Median()*1e9)-c.MountOne)
 	m.add("from connection to mount, one rank, later runs", result.Duration, result.Middle(later))
 	m.add("from connection to mount, the rank that formats", result.Duration, result.Middle(first))
 	return m.loaded(ctx, c, t, s)
 }
 
-// loaded mounts many ranks on one target and says what that costs it: in its
-// processor, one start after another, and in its memory.
+// loaded mounts many ranks on one target and measures what that costs it: processor time, one start
+// after another, and memory.
 func (m *measuring) loaded(ctx context.Context, c *model.Costs, t *target, s *starter) (err error) {
 	if err := s.fresh(ctx, together); err != nil {
 		return err
@@ -266,7 +266,7 @@ func (m *measuring) loaded(ctx context.Context, c *model.Costs, t *target, s *st
 			}
 			open = append(open, p)
 		}
-		if round > 0 { // the first formats
+		if round > 0 { // the first round formats
 			processor = append(processor, (processTime(t.cmd.Process.Pid)-before)/together)
 		} else {
 			memory = max(0, residentSet(t.cmd.Process.Pid)-empty) / together
@@ -281,16 +281,16 @@ func (m *measuring) loaded(ctx context.Context, c *model.Costs, t *target, s *st
 	}
 	c.Index.Look = time.Duration(looks.Median() / together * 1e9)
 	m.add("the index's look at a partition when it starts", result.Duration, result.Exactly(c.Index.Look.Seconds()))
-	c.Each = time.Duration(processor.Median() * 1e9)
+	c.MountEach = time.Duration(processor.Median() * 1e9)
 	m.add("processor time of the target for a start, looking for more included", result.Duration, result.Middle(processor))
 	m.add("memory of the target for a rank, its formatted blocks included", result.Size, result.Exactly(memory))
 	return nil
 }
 
-// processTime returns the seconds of processor that a process has used.
+// processTime returns the processor time of a process in seconds.
 func processTime(pid int) float64 {
 	var t unix.Timespec
-	// What clock_getcpuclockid(3) gives: the process's clock of its scheduler.
+	// As clock_getcpuclockid(3) computes it: the scheduler's clock of the process.
 	const schedClock = 2
 	if unix.ClockGettime(int32(^pid)<<3|schedClock, &t) != nil {
 		return 0
@@ -298,7 +298,7 @@ func processTime(pid int) float64 {
 	return float64(t.Nano()) / 1e9
 }
 
-// residentSet returns the bytes of memory that a process has; 0 if it is gone.
+// residentSet returns the resident memory of a process in bytes; 0 if it is gone.
 func residentSet(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

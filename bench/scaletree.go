@@ -9,13 +9,14 @@ import (
 	"nvmecr/bench/result"
 )
 
-// treeSizes are the jobs for which it is said what one tree costs: the paper's, and larger ones.
-var treeSizes = []int{448, 10_000, mostRanks}
+// treeSizes are the sizes of the jobs for which the costs of one tree are predicted: the paper's,
+// and larger ones.
+var treeSizes = []int{448, 10_000, maxRanks}
 
-// treeFiles are the files of a rank.
+// treeFiles is the number of files of a rank.
 const treeFiles = filesOfRank
 
-// index measures what the index of a job's tree takes.
+// index measures the costs of the index of a job's tree.
 func (m *measuring) index(ctx context.Context, costs *model.Costs) error {
 	rates, err := m.env.indexRates(ctx)
 	if err != nil {
@@ -46,7 +47,7 @@ func (m *measuring) index(ctx context.Context, costs *model.Costs) error {
 	return nil
 }
 
-// treeTable is what one tree costs jobs of the sizes.
+// treeTable shows the costs of one tree for jobs of these sizes.
 func treeTable(f model.Fabric, costs model.Costs) result.Table {
 	t := result.Table{Title: "One tree for the job, computed", Rows: "ranks", Columns: []result.Column{
 		{Name: "all open and close to read", Unit: result.Duration}, {Name: "all create, publish, close", Unit: result.Duration},

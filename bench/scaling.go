@@ -17,8 +17,8 @@ type growth struct {
 	size func(ranks int) nvmf.Bytes
 }
 
-// growths are weak scaling, each rank with as much as ever, and strong scaling, all
-// together with as much as ever.
+// growths are weak scaling, with the same amount for each rank, and strong scaling, with the same
+// amount for all ranks together.
 func (e *Env) growths() []growth {
 	return []growth{
 		{"Weak scaling", func(int) nvmf.Bytes { return e.Size }},
@@ -28,8 +28,7 @@ func (e *Env) growths() []growth {
 	}
 }
 
-// scaling lets more and more of the ranks take part. The first side is the
-// application's.
+// scaling measures growing numbers of ranks. The first side is the application.
 func (e *Env) scaling(ctx context.Context, res *result.Result, sides []*side) error {
 	few := *e
 	few.Rounds = max(3, e.Rounds/2)
@@ -62,8 +61,8 @@ func names(sides []*side) []string {
 	return all
 }
 
-// A scalingChart is the paper's figure 1 and one of those of figure 9: bandwidth, and
-// its share of the raw queues', against the number of ranks.
+// A scalingChart is the paper's figure 1 and one part of figure 9: the bandwidth, and its share of
+// the raw queues', against the number of ranks.
 type scalingChart struct {
 	bandwidth, efficiency result.Plot
 	table                 result.Table
@@ -82,7 +81,7 @@ func newScalingChart(kind, of string, there paper.Number) *scalingChart {
 	}
 }
 
-// add adds what w took each of the sides named. The first is the application.
+// add adds the times of the named sides for w. The first one is the application.
 func (c *scalingChart) add(w work, names []string, seconds map[string]stats.Sample) error {
 	total := float64(w.ranks) * float64(w.size) / float64(nvmf.MiB)
 	for i, name := range names {
@@ -105,8 +104,8 @@ func (c *scalingChart) add(w work, names []string, seconds map[string]stats.Samp
 	return nil
 }
 
-// efficiencyCell is a share of the raw queues' bandwidth. They are the ceiling of what is ours: above it, beyond the
-// noise, they were disturbed.
+// efficiencyCell is a share of the raw queues' bandwidth. The raw queues are a ceiling for our
+// sides: if a share is above it, beyond the noise, the raw queues were disturbed.
 func efficiencyCell(share result.Measure, ours bool) result.Cell {
 	if ours && share.Low > 1 {
 		return result.Text("void")
@@ -114,7 +113,7 @@ func efficiencyCell(share result.Measure, ours bool) result.Cell {
 	return result.Number(share)
 }
 
-// finish adds the chart to a result, the bandwidths too if they are wanted.
+// finish adds the chart to a result, with the bandwidths if bandwidth is set.
 func (c *scalingChart) finish(res *result.Result, bandwidth bool) {
 	res.Tables = append(res.Tables, c.table)
 	if bandwidth {
@@ -137,15 +136,14 @@ func powers(n int) []int {
 // An appRun is an application that computes and takes checkpoints in turns.
 type appRun struct {
 	compute, inCheckpoints float64 // seconds
-	mib                    float64 // of a checkpoint, all ranks
+	mib                    float64 // of a checkpoint of all ranks
 	rates                  stats.Sample
 }
 
-// progress is the share of its time in which it computes (the paper's progress
-// rate).
+// progress is the share of the time in which the application computes (the paper's progress rate).
 func (r *appRun) progress() float64 { return r.compute / (r.compute + r.inCheckpoints) }
 
-// shares are its bandwidths, as shares of another.
+// shares returns the bandwidths as shares of another bandwidth.
 func (r *appRun) shares(of float64) stats.Sample {
 	s := make(stats.Sample, len(r.rates))
 	for i, rate := range r.rates {
@@ -154,8 +152,8 @@ func (r *appRun) shares(of float64) stats.Sample {
 	return s
 }
 
-// applicationRun takes Count checkpoints, each after a compute phase, on the
-// side that which names.
+// applicationRun takes Count checkpoints, each after a compute phase. which names the side of the
+// k-th one.
 func (e *Env) applicationRun(ctx context.Context, which func(k int) *side, phase float64) (*appRun, error) {
 	first := which(0)
 	r := &appRun{mib: float64(first.group.Size()) * float64(e.Size) / float64(nvmf.MiB)}
@@ -177,8 +175,8 @@ func (e *Env) applicationRun(ctx context.Context, which func(k int) *side, phase
 	return r, nil
 }
 
-// application adds the run of an application on each side that can compute,
-// with phases as long as the flag says, or 10 times as long as our checkpoint.
+// application adds the run of an application on each side that can compute. Its phases have the
+// length given by the flag, or 10 times the length of our checkpoint.
 func (e *Env) application(ctx context.Context, res *result.Result, sides []*side, took map[*side]*taken) error {
 	phase := e.Compute.Seconds()
 	if phase == 0 {
@@ -198,7 +196,7 @@ func (e *Env) application(ctx context.Context, res *result.Result, sides []*side
 	}
 	for _, s := range sides {
 		if s.name == rawName || s.name == socketsName {
-			continue // it is no application
+			continue // this side is no application
 		}
 		r, err := e.applicationRun(ctx, func(int) *side { return s }, phase)
 		if err != nil {

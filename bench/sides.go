@@ -21,27 +21,31 @@ import (
 	"github.com/google/uuid"
 )
 
-// A side of a comparison: ranks, and where their data goes.
+// A side of a comparison has ranks, and a place for their data.
 type side struct {
 	name  string
 	group *workers.Group
-	// path is where a rank's k-th checkpoint goes.
+	// path returns the path of a rank's k-th checkpoint.
 	path func(rank, k int) string
-	// part, if not nil, is where a rank's pieces go in a file of several ranks: at first, first+step...
+	// part, if not nil, returns where a rank's pieces go in a file of several ranks: at first,
+	// first+step...
 	part func(w work, rank int) (first, step nvmf.Bytes)
-	// cold, if not nil, is called before a read, so that it does not come
-	// from the memory of this host.
+	// cold, if not nil, is called before a read, so that the data does not come from the memory of
+	// this host.
 	cold func() error
-	// clear, if not nil, is called before a write: it removes the file that is to be written.
+	// clear, if not nil, is called before a write. It removes the file that is to be written.
 	clear func(ctx context.Context, k int) error
-	// memory says that its files are memory of the rank's host, as tmpfs's are.
+	// partner, if not nil, gets a second copy of a checkpoint, which is written before the
+	// checkpoint counts.
+	partner *side
+	// memory says that the files are in the memory of the rank's host, as on tmpfs.
 	memory bool
 }
 
-// work is what all ranks of a side do: a checkpoint each.
+// work is the work of all ranks of a side: each writes or reads a checkpoint.
 type work struct {
 	size, transfer nvmf.Bytes
-	ranks          int // that take part; 0: all
+	ranks          int // number of ranks that take part; 0: all
 }
 
 func (s *side) write(ctx context.Context, w work, k int) (workers.Round, error) {
@@ -50,7 +54,12 @@ func (s *side) write(ctx context.Context, w work, k int) (workers.Round, error) 
 			return nil, err
 		}
 	}
-	return s.do(ctx, "write", w, k, 1)
+	r, err := s.do(ctx, "write", w, k, 1)
+	if err != nil || s.partner == nil {
+		return r, err
+	}
+	second, err := s.partner.do(ctx, "write", w, k, 1)
+	return append(r, second...), err
 }
 
 func (s *side) read(ctx context.Context, w work, k int) (workers.Round, error) {
@@ -80,15 +89,15 @@ func (s *side) do(ctx context.Context, what string, w work, k, flag int) (worker
 	return round, nil
 }
 
-// taken is what a side's rounds took.
+// taken has the rounds of a side.
 type taken struct {
 	write, read []workers.Round
 	cached      bool // a read may come from the memory of the rank's host
-	memory      bool // as the side's
+	memory      bool // of the side
 }
 
-// inTurns lets all sides write and then read, round after round, and another
-// side first each time.
+// inTurns lets all sides write and then read, round after round. Another side is first in each
+// round.
 func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, sides ...*side) (map[*side]*taken, error) {
 	all := make(map[*side]*taken)
 	for _, s := range sides {
@@ -123,7 +132,7 @@ func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, si
 	return all, nil
 }
 
-// spans returns the seconds that rounds took to the slowest rank.
+// spans returns the seconds of rounds until the slowest rank ended.
 func spans(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
@@ -132,8 +141,7 @@ func spans(rounds []workers.Round) stats.Sample {
 	return s
 }
 
-// medians returns the seconds of the median call of each round, the median of
-// the ranks'.
+// medians returns the seconds of the median call of each round, as the median over the ranks.
 func medians(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
@@ -142,29 +150,29 @@ func medians(rounds []workers.Round) stats.Sample {
 	return s
 }
 
-// application is ranks under the preload with a store of their own.
+// application has ranks under the preload with a store of their own.
 type application struct {
 	env   *Env
 	cfg   *config.Config
 	group *workers.Group
-	// pin is the core that the ranks are kept on from the beginning; -1: none.
+	// pin is the core to which the ranks are bound from the beginning; -1: none.
 	pin int
-	// mounted is how long the ranks took to have their partition mounted.
+	// mounted is how long the ranks took to mount their partitions.
 	mounted workers.Round
-	// server is the run's, where its ranks have one tree: it has the index of that.
+	// server is the server of the run if its ranks have one tree: it has the index.
 	server *daemon
 }
 
-// storeName is the store's of the benchmark. What an earlier one left there is
-// overwritten; stores of other names are refused.
+// storeName is the name of the benchmark's store. A store of an earlier benchmark is overwritten;
+// stores with other names are refused.
 const storeName = "nvmecr-bench"
 
-// pinned is beside the settings: the core that the ranks are kept on, from
-// before they have anything of the runtime.
+// pinned is given like a setting: the core to which the ranks are bound before the runtime is
+// loaded.
 const pinned = "pinned"
 
-// startApplication starts ranks over the targets, with settings "name=value"
-// beside the user's.
+// startApplication starts ranks over the targets, with settings "name=value" in addition to the
+// user's.
 func (e *Env) startApplication(ctx context.Context, targets []nvmf.TransportID, settings ...string) (*application, error) {
 	cfg := config.Default()
 	if err := cfg.Adopt(e.Config.Values()); err != nil {
@@ -187,7 +195,7 @@ func (e *Env) startApplication(ctx context.Context, targets []nvmf.TransportID, 
 	if cfg.Run, err = store.NewRun(uuid.Nil); err != nil {
 		return nil, err
 	}
-	if err := store.Reset(ctx, cfg); err != nil {
+	if err := errors.Join(store.Reset(ctx, cfg), store.MakeCopyAreas(ctx, cfg)); err != nil { // as `nvmecr run` does
 		return nil, err
 	}
 	if err := a.start(ctx); err != nil {
@@ -219,7 +227,7 @@ func (a *application) startRanks(ctx context.Context) error {
 			return err
 		}
 	}
-	// The partitions are formatted and mounted before anything is timed.
+	// Formatting and mounting end before anything is timed.
 	a.mounted, err = a.group.DoAll(ctx, "memory "+path.Join(a.cfg.Mount, "absent"))
 	return err
 }
@@ -246,7 +254,7 @@ func (a *application) restart(ctx context.Context) error {
 	return a.start(ctx)
 }
 
-// Close ends the ranks and gives the store up.
+// Close ends the ranks and releases the store.
 func (a *application) Close() error {
 	err := a.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), targetEnd)
@@ -255,7 +263,7 @@ func (a *application) Close() error {
 	return errors.Join(err, e)
 }
 
-// checkpoints are the names of a rank's: two that take turns.
+// checkpoints returns the names of a rank's checkpoints: two that alternate.
 func checkpoints(dir string) func(rank, k int) string {
 	return func(rank, k int) string { return path.Join(dir, fmt.Sprintf("ckpt.%d.%d", rank, k%2)) }
 }
@@ -264,7 +272,7 @@ func (a *application) side(name string) *side {
 	return &side{name: name, group: a.group, path: checkpoints(a.cfg.Mount)}
 }
 
-// raw is ranks with a queue each.
+// raw has ranks with one queue each.
 type raw struct{ group *workers.Group }
 
 func (e *Env) startRaw(ctx context.Context, id nvmf.TransportID) (*raw, error) {
@@ -281,7 +289,7 @@ func (r *raw) side(name string) *side {
 
 func (r *raw) Close() error { return r.group.Stop() }
 
-// sockets are both ends of the plain TCP connections of the sockets baseline, one for each rank.
+// sockets has both ends of the plain TCP connections of the sockets baseline, one for each rank.
 type sockets struct {
 	group  *workers.Group
 	server *exec.Cmd
@@ -289,7 +297,7 @@ type sockets struct {
 	where  string
 }
 
-// startSockets starts the ends; the other end's memory has the given size.
+// startSockets starts both ends. The receiving end has memory of the given size.
 func (e *Env) startSockets(ctx context.Context, ranks int, size nvmf.Bytes) (*sockets, error) {
 	s := &sockets{server: exec.Command(e.Rank, "--serve-sockets", strconv.FormatUint(uint64(size), 10), strconv.Itoa(ranks))}
 	s.server.Env, s.server.Stderr = base(), os.Stderr

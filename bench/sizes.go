@@ -7,8 +7,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// sizes is the time of checkpoints of several sizes by all ranks, as in the paper's
-// figure 7(c).
+// sizes measures the time of checkpoints of several sizes by all ranks, as the paper's figure 7(c)
+// does.
 func (e *Env) sizes(ctx context.Context, res *result.Result, sides []*side) error {
 	few := *e
 	few.Rounds = max(3, e.Rounds/2)

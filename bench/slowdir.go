@@ -15,11 +15,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// slowRate is what the stand-in of a parallel file system reads and writes in a second, all processes together: what a node has of one
-// is well below what NVMe-oF gives it.
+// slowRate is the rate, for all processes together, of the stand-in for a parallel file system: one
+// node gets much less of a parallel file system than NVMe-oF gives it.
 const slowRate = 256 * nvmf.MiB
 
-// slowDirectory is a directory in memory that FUSE passes on, of so many bytes in a second: the stand-in of a parallel file system.
+// slowDirectory makes a directory in memory that FUSE passes on with a limited rate: the stand-in
+// for a parallel file system.
 func (b *testbed) slowDirectory(perSecond nvmf.Bytes) (string, error) {
 	dir, err := b.env.memoryDir()
 	if err != nil {
@@ -44,13 +45,13 @@ func (b *testbed) slowDirectory(perSecond nvmf.Bytes) (string, error) {
 	return mounted, nil
 }
 
-// A slowNode is a file or directory whose bytes take their time.
+// A slowNode is a file or directory with a limited rate.
 type slowNode struct {
 	*fs.LoopbackNode
 	limit *rate.Limiter // shared by all
 }
 
-// newSlowRoot is [fs.NewLoopbackRoot] with a limit of bytes in a second.
+// newSlowRoot is [fs.NewLoopbackRoot] with a limit in bytes per second.
 func newSlowRoot(dir string, perSecond int) (fs.InodeEmbedder, error) {
 	plain, err := fs.NewLoopbackRoot(dir)
 	if err != nil {
@@ -86,16 +87,16 @@ func (n *slowNode) slow(f fs.FileHandle) fs.FileHandle {
 	return f
 }
 
-// A slowFile is an open one.
+// A slowFile is an open file with a limited rate.
 type slowFile struct {
 	*fs.LoopbackFile
 	limit *rate.Limiter
 }
 
-// PassthroughFd has none: the kernel would read and write by itself.
+// PassthroughFd returns none: with one the kernel would read and write by itself.
 func (f *slowFile) PassthroughFd() (int, bool) { return -1, false }
 
-// Read waits as long as the bytes take.
+// Read waits as the limit requires.
 func (f *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	if f.limit.WaitN(ctx, len(dest)) != nil {
 		return nil, syscall.EINTR
@@ -103,7 +104,7 @@ func (f *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadR
 	return f.LoopbackFile.Read(ctx, dest, off)
 }
 
-// Write waits as long as the bytes take.
+// Write waits as the limit requires.
 func (f *slowFile) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	if f.limit.WaitN(ctx, len(data)) != nil {
 		return 0, syscall.EINTR

@@ -22,16 +22,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// The programs of SPDK that are used where they are installed.
+// The programs of SPDK that are used if they are installed.
 const (
 	spdkPerf   = "spdk_nvme_perf"
 	spdkTarget = "nvmf_tgt"
 )
 
-// cubicLibrary gives them the congestion control that we have.
+// cubicLibrary gives SPDK's programs the congestion control of nvmecr's sockets.
 const cubicLibrary = "libnvmecr-bench-cubic.so"
 
-// find returns the path of one of SPDK's programs.
+// findSPDK returns the path of a program of SPDK.
 func (e *Env) findSPDK(name string) (string, error) {
 	if e.SPDK == "" {
 		return exec.LookPath(name)
@@ -48,13 +48,13 @@ func (e *Env) underCubic() []string {
 	return append(base(), "LD_PRELOAD="+library)
 }
 
-// An spdkNamespace is a namespace of SPDK's target over its malloc device, and
-// perhaps more of them.
+// An spdkNamespace is a namespace of SPDK's target over its malloc device, possibly with more
+// namespaces.
 type spdkNamespace struct {
 	id       nvmf.TransportID
 	more     []nvmf.TransportID
-	cmd      *exec.Cmd // nil: somebody else's
-	lifeline io.Closer // it ends when this closes, also by our death
+	cmd      *exec.Cmd // nil: the user has started the target
+	lifeline io.Closer // the target ends when this closes, also if this process dies
 	pid      int       // of the target
 }
 
@@ -67,15 +67,14 @@ kill $! 2>/dev/null
 wait $!
 `
 
-// pause keeps the target from taking a core while others are measured; it
-// polls without end.
+// pause keeps the target, which polls all the time, from using a core while others are measured.
 func (s *spdkNamespace) pause(yes bool) {
 	sig := syscall.SIGCONT
 	if yes {
 		sig = syscall.SIGSTOP
 	}
 	if s.pid > 0 {
-		_ = syscall.Kill(s.pid, sig) // if it has ended the next run says so
+		_ = syscall.Kill(s.pid, sig) // if the target has ended, the next run reports it
 	}
 }
 
@@ -87,12 +86,12 @@ func (s *spdkNamespace) Close() error {
 	s.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	defer kill.Stop()
-	_ = s.cmd.Wait() // how it ends no longer matters
+	_ = s.cmd.Wait() // its exit status does not matter any more
 	return nil
 }
 
-// startSPDK starts SPDK's target on the first core, with so many namespaces, or
-// takes the one given.
+// startSPDK starts SPDK's target on the first core, with count namespaces, or uses the target that
+// the user names.
 func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes, count int) (*spdkNamespace, error) {
 	if e.SPDKTarget != "" {
 		id, err := nvmf.ParseTransportID(e.SPDKTarget)
@@ -102,13 +101,13 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes, count int) (*spdkN
 	if err != nil {
 		return nil, fmt.Errorf("%s is not in PATH, and no --spdk-target is given", spdkTarget)
 	}
-	// The name of a socket has at most 107 bytes, and TMPDIR may be longer already.
+	// The name of a socket has at most 107 bytes, and TMPDIR alone may be longer.
 	dir, err := e.claims.in("/tmp")
 	if err != nil {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "spdk.sock")
-	_ = os.Remove(socket) // of one that came before
+	_ = os.Remove(socket) // of an earlier run
 	var said bytes.Buffer
 	memory := uint64(count)*uint64(size/nvmf.MiB) + 1024
 	s := &spdkNamespace{cmd: exec.Command("sh", "-c", spdkScript, "sh", program, "--no-huge", "-s", strconv.FormatUint(memory, 10),
@@ -129,7 +128,7 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes, count int) (*spdkN
 		s.id, s.more, err = setUpSPDK(ctx, socket, size, count)
 	}
 	if err != nil {
-		_ = s.Close() // the cause is err
+		_ = s.Close() // err is the cause
 		return nil, fmt.Errorf("%s: %w: %s", spdkTarget, err, lastLine(said.Bytes()))
 	}
 	return s, nil
@@ -187,8 +186,8 @@ func setUpSPDK(ctx context.Context, socket string, size nvmf.Bytes, count int) (
 	return id, more, nil
 }
 
-// freePort returns a port that nobody listens on at the moment: SPDK cannot
-// let the system choose.
+// freePort returns a port that has no listener at the moment: SPDK cannot let the system choose
+// one.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -214,15 +213,15 @@ func dialWhenThere(ctx context.Context, socket string) (net.Conn, error) {
 	}
 }
 
-// A load is what an initiator does.
+// A load is the work of an initiator.
 type load struct {
 	read     bool
 	transfer nvmf.Bytes // of an operation
 	count    int        // operations in all
 }
 
-// perfRate runs SPDK's tool on the last core, with so many operations in flight,
-// and returns its MiB/s.
+// perfRate runs SPDK's tool on the last core, with depth operations in flight, and returns its
+// MiB/s.
 func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID, l load, depth int, more ...string) (float64, error) {
 	out, err := e.perf(ctx, program, id, l, cores()-1, append(more, "-q", strconv.Itoa(depth), "-t", "20", "-d", strconv.Itoa(l.count))...)
 	if err != nil {
@@ -231,7 +230,7 @@ func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID,
 	return parsePerf(out)
 }
 
-// perf runs SPDK's tool on a core and returns what it prints.
+// perf runs SPDK's tool on a core and returns its output.
 func (e *Env) perf(ctx context.Context, program string, id nvmf.TransportID, l load, core int, args ...string) ([]byte, error) {
 	pattern := "write"
 	if l.read {
@@ -255,7 +254,7 @@ func lastLine(out []byte) string {
 	return lines[len(lines)-1]
 }
 
-// parsePerf finds the MiB/s of "Total : IOPS MiB/s average min max".
+// parsePerf returns the MiB/s of "Total : IOPS MiB/s average min max".
 func parsePerf(out []byte) (float64, error) {
 	for _, line := range strings.Split(string(out), "\n") {
 		rest, ok := strings.CutPrefix(line, "Total ")
@@ -273,11 +272,11 @@ func parsePerf(out []byte) (float64, error) {
 	return 0, fmt.Errorf("%s printed no result: %s", spdkPerf, lastLine(out))
 }
 
-// The loads that are compared, and what is promised for each.
+// The loads to compare, with their goals.
 var spdkLoads = []struct {
 	name string
 	load
-	both float64 // initiator and target beside SPDK's; 0: nothing is promised
+	both float64 // initiator and target beside SPDK's; 0: there is no goal
 }{
 	{"write 1 MiB", load{false, nvmf.MiB, 800}, 1.5},
 	{"write 32 KiB", load{false, 32 * nvmf.KiB, 8000}, 1.6},
@@ -287,10 +286,10 @@ var spdkLoads = []struct {
 	{"read 4 KiB", load{true, 4 * nvmf.KiB, 16000}, 0},
 }
 
-// spdkPairs is how many pairs of measurements each comparison has.
+// spdkPairs is the number of pairs of measurements of each comparison.
 const spdkPairs = 20
 
-// spdk is our initiator beside SPDK's tool on SPDK's target, and on our own.
+// spdk compares our initiator with SPDK's tool, on SPDK's target and on our own.
 func (g *goalRun) spdk(ctx context.Context) (err error) {
 	t, why, err := g.besideSPDK(ctx)
 	if t == nil {
@@ -315,9 +314,9 @@ func (g *goalRun) spdk(ctx context.Context) (err error) {
 	return nil
 }
 
-// An spdkTrial is SPDK's tool, its target and ours, with memory that was touched,
-// and the three sides of one rank: their tool on their target, our initiator on
-// their target, our initiator on our target.
+// An spdkTrial has SPDK's tool, its target and ours, both with memory that was used before. It has
+// three sides of one rank: their tool on their target, our initiator on their target, our initiator
+// on our target.
 type spdkTrial struct {
 	*Env
 	tool    string
@@ -328,10 +327,10 @@ type spdkTrial struct {
 	closers []io.Closer
 }
 
-// spdkSize is that of a namespace.
+// spdkSize is the size of a namespace.
 const spdkSize = 512 * nvmf.MiB
 
-// besideSPDK starts both targets; nil, and why, where there is no SPDK.
+// besideSPDK starts both targets; nil, and the reason, if there is no SPDK.
 func (g *goalRun) besideSPDK(ctx context.Context) (t *spdkTrial, why string, err error) {
 	tool, err := g.findSPDK(spdkPerf)
 	if err != nil {
@@ -357,10 +356,10 @@ func (t *spdkTrial) startOurs(ctx context.Context) error {
 	return errors.Join(touch(ctx, t.theirs.id), touch(ctx, t.target))
 }
 
-// Close ends all of it.
+// Close ends everything that the trial has started.
 func (t *spdkTrial) Close() error { return closeAll(t.closers) }
 
-// startSides starts our initiators, on the core that SPDK's has.
+// startSides starts our initiators, on the core that SPDK's tool uses.
 func (t *spdkTrial) startSides(ctx context.Context) error {
 	last := strconv.Itoa(cores() - 1)
 	for _, s := range []struct {

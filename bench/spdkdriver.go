@@ -15,17 +15,17 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// The driver over SPDK, where the program has it: on SPDK's target beside SPDK's
-// own tool at the same size and depth, which is what its library can do, and
-// beside our own driver, of raw queues and of checkpoints.
+// The driver over SPDK, if the program has it. On SPDK's target it is compared with SPDK's own tool
+// at the same size and depth, which shows what its library can do, and with our own driver, for raw
+// queues and for checkpoints.
 
-// driverLimit is what is promised of SPDK's tool.
+// driverLimit is the goal: a share of the rate of SPDK's tool.
 const driverLimit = 0.96
 
-// driverDepths are how many operations are in flight.
+// driverDepths are the numbers of operations in flight.
 var driverDepths = []int{1, 8, 32}
 
-// driverLoads are what each side does at each depth.
+// driverLoads is the work of each side at each depth.
 var driverLoads = []struct {
 	name string
 	load
@@ -38,7 +38,7 @@ var driverLoads = []struct {
 	{"read 4 KiB", load{true, 4 * nvmf.KiB, 16000}},
 }
 
-// inFlight are words for a depth.
+// inFlight describes a depth.
 func inFlight(depth int) string {
 	if depth == 1 {
 		return "one at a time"
@@ -46,7 +46,7 @@ func inFlight(depth int) string {
 	return fmt.Sprintf("%d in flight", depth)
 }
 
-// driverGoal is what is promised of a load, before it is measured.
+// driverGoal is the goal for a load, before it is measured.
 func driverGoal(name string, depth int) result.Goal {
 	return result.Goal{What: fmt.Sprintf("%s, %s: driver spdk beside SPDK's initiator", name, inFlight(depth)), Limit: driverLimit, Unit: result.Ratio}
 }
@@ -73,22 +73,21 @@ func (g *goalRun) spdkDriver(ctx context.Context) (err error) {
 	return t.checkpoints(ctx, g)
 }
 
-// noFlowControl makes SPDK's tool ask for no flow control of its submission queues,
-// as our drivers do: targets may then tell the end of a read with its data. It does
-// not by itself, and older ones have no such option, nor do their targets wait to be
-// asked.
+// noFlowControl makes SPDK's tool disable flow control of its submission queues, as our drivers do:
+// a target may then send the completion of a read with its data. This is not the tool's default.
+// Older tools have no such option, and their targets do so in any case.
 const noFlowControl = "--disable-sq-flow-control"
 
-// A driverTrial is SPDK's tool and target.
+// A driverTrial has SPDK's tool and target.
 type driverTrial struct {
 	*goalRun
 	tool    string
-	asks    bool // the tool knows noFlowControl
+	asks    bool // the tool has the option noFlowControl
 	theirs  *spdkNamespace
 	closers []io.Closer
 }
 
-// drivers starts it; nil, and why, where it cannot be had.
+// drivers starts the target; nil, and the reason, if that is not possible.
 func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err error) {
 	if len(dial.Drivers()) == 1 {
 		return nil, "nvmecr was built without SPDK (`make SPDK=1`)", nil
@@ -102,7 +101,7 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 		return nil, err.Error(), ctx.Err()
 	}
 	t = &driverTrial{goalRun: g, tool: tool, theirs: theirs, closers: []io.Closer{theirs}}
-	said, err := exec.CommandContext(ctx, tool, noFlowControl, "--help").CombinedOutput() // which does not tell of it
+	said, err := exec.CommandContext(ctx, tool, noFlowControl, "--help").CombinedOutput() // the help does not list the option
 	t.asks = err == nil && !bytes.Contains(said, []byte("unrecognized option"))
 	err = touch(ctx, theirs.id)
 	for _, id := range theirs.more {
@@ -114,8 +113,8 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 	return t, "", nil
 }
 
-// rank starts a raw one on the last core, which SPDK's tool has as well. It is for
-// one load, since the tool has a new connection for each.
+// rank starts a raw rank on the last core, which SPDK's tool uses as well. It is for one load,
+// since the tool makes a new connection for each.
 func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error) {
 	c, err := t.with(1).startGroup(ctx, base(), t.Bench, "rank-raw", "--driver", string(driver),
 		"--core", strconv.Itoa(cores()-1), "--namespace", t.theirs.id.String())
@@ -125,10 +124,10 @@ func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error
 	return &raw{c}, nil
 }
 
-// Close ends all of it.
+// Close ends everything that the trial has started.
 func (t *driverTrial) Close() error { return closeAll(t.closers) }
 
-// streams measures one load at one depth in turns.
+// streams measures one load at one depth, in turns.
 func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l load, depth int) (err error) {
 	spdk, err := t.rank(ctx, dial.SPDK)
 	if err != nil {
@@ -169,7 +168,7 @@ func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l lo
 	return g.addDriver(driverGoal(name, depth), rates)
 }
 
-// addDriver adds what came out, of streams' sides.
+// addDriver adds the results of the sides of streams.
 func (g *goalRun) addDriver(goal result.Goal, rates []stats.Sample) error {
 	tool, spdk := rates[0], rates[1]
 	ratios, err := stats.Ratios(spdk, tool)
@@ -190,7 +189,7 @@ func (g *goalRun) addDriver(goal result.Goal, rates []stats.Sample) error {
 	return nil
 }
 
-// checkpoints compares the drivers below applications.
+// checkpoints compares the drivers of applications.
 func (t *driverTrial) checkpoints(ctx context.Context, g *goalRun) error {
 	const what = "driver spdk beside driver go, checkpoints on SPDK's target"
 	if len(t.theirs.more) == 0 {

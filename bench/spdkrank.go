@@ -13,24 +13,23 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// A rank of an application, through the preload, on SPDK's target beside SPDK's
-// own tool there: what an application has of what SPDK can do. The target polls
-// the first core and does not share it; all others have the last one in turns.
-// With each driver a raw queue does the same, so that it is seen how much of the
-// difference is the initiator's, and how much is of the layers above it.
+// A rank of an application, through the preload, is compared with SPDK's own tool on SPDK's target:
+// the application's share of what SPDK can do. The target polls the first core and does not share
+// it. All other processes use the last core in turns. A raw queue with each driver does the same
+// work, which shows the part of the initiator and the part of the layers above it.
 
-// rankLimit is what is promised of SPDK's tool: our initiator is to be as fast, and a rank
-// with data checksums to have so much of a raw queue.
+// rankLimit is the goal as a share of SPDK's tool: our initiator has to be as fast, and a rank with
+// data checksums has to reach this share of a raw queue.
 const rankLimit = 0.9
 
-// rankSize is a checkpoint of the rank.
+// rankSize is the size of the rank's checkpoint.
 const rankSize = 192 * nvmf.MiB
 
-// rankLoads are what each side does; count is for SPDK's tool.
+// rankLoads is the work of each side; count is for SPDK's tool.
 var rankLoads = []struct {
 	name string
 	load
-	limit float64 // 0: nothing is promised
+	limit float64 // 0: there is no goal
 }{
 	{"write 1 MiB", load{false, nvmf.MiB, 800}, rankLimit},
 	{"read 1 MiB", load{true, nvmf.MiB, 800}, rankLimit},
@@ -38,15 +37,15 @@ var rankLoads = []struct {
 	{"read 32 KiB", load{true, 32 * nvmf.KiB, 8000}, 0},
 }
 
-// rankGoal is what is promised of a load, before it is measured.
+// rankGoal is the goal for a load, before it is measured.
 func rankGoal(name string, driver dial.Driver, limit float64) result.Goal {
 	return result.Goal{What: fmt.Sprintf("%s, one at a time: a rank through the preload, driver %s, beside SPDK's initiator, on SPDK's target", name, driver),
 		Limit: limit, Aside: limit == 0, Unit: result.Ratio}
 }
 
-// A rankTrial is SPDK's tool and target, and with each driver a rank and a raw queue.
+// A rankTrial has SPDK's tool and target, and with each driver a rank and a raw queue.
 type rankTrial struct {
-	*Env    // of one rank
+	*Env    // for one rank
 	tool    string
 	theirs  *spdkNamespace
 	drivers []dial.Driver
@@ -55,7 +54,7 @@ type rankTrial struct {
 	closers []io.Closer
 }
 
-// spdkRank compares them.
+// spdkRank measures all sides.
 func (g *goalRun) spdkRank(ctx context.Context) (err error) {
 	t, why, err := g.oneRank(ctx)
 	if t == nil {
@@ -83,7 +82,7 @@ func (g *goalRun) spdkRank(ctx context.Context) (err error) {
 	return nil
 }
 
-// oneRank starts the target; nil, and why, where there can be none.
+// oneRank starts the target; nil, and the reason, if that is not possible.
 func (g *goalRun) oneRank(ctx context.Context) (t *rankTrial, why string, err error) {
 	if cores() < 2 {
 		return nil, "SPDK's target takes a core and the rank another", nil
@@ -134,7 +133,8 @@ func (t *rankTrial) start(ctx context.Context) error {
 	return nil
 }
 
-// rates are the MiB/s of SPDK's tool, and then with each driver of the rank and of the raw queue.
+// rates returns the MiB/s of SPDK's tool, and then, for each driver, of the rank and of the raw
+// queue.
 func (t *rankTrial) rates(ctx context.Context, name string, l load, rounds int) ([]stats.Sample, error) {
 	k, w := 0, work{size: rankSize, transfer: l.transfer}
 	own := func(s *side) func() (float64, error) {
@@ -153,13 +153,13 @@ func (t *rankTrial) rates(ctx context.Context, name string, l load, rounds int) 
 	}
 	return ratesInTurns(rounds, sides, func(round int) {
 		if k = round; l.read {
-			k = rounds // what the writes before have left
+			k = rounds // read the checkpoint of the last round of writes
 		}
 		t.progress(name+" through the preload beside SPDK", round, rounds+1)
 	})
 }
 
-// addRank adds what came out with a driver.
+// addRank adds the results with a driver.
 func (g *goalRun) addRank(goal result.Goal, tool, rank, raw stats.Sample) error {
 	ratios, err := stats.Ratios(rank, tool)
 	if err != nil {
@@ -177,7 +177,7 @@ func (g *goalRun) addRank(goal result.Goal, tool, rank, raw stats.Sample) error 
 	return nil
 }
 
-// ratesInTurns lets all sides do their work, another one first in each round, and returns
+// ratesInTurns lets all sides do their work, with another one first in each round, and returns
 // their rates. The first round warms up. before is called before each round.
 func ratesInTurns(rounds int, sides []func() (float64, error), before func(round int)) ([]stats.Sample, error) {
 	rates := make([]stats.Sample, len(sides))

@@ -12,20 +12,19 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Ranks that share this machine's cores with the target, with SPDK's programs
-// and with ours. SPDK's target polls the first core, and never shares it: its
-// initiators have the others, where as many processes as there are ranks poll in
-// turns. An application's ranks are processes, so this is what is promised to be
-// beaten. One process that polls a queue for each rank is the best that SPDK can
-// do, though no application of several ranks can use it; it is compared with, too.
+// Ranks that share this machine's cores with the target: SPDK's programs beside ours. SPDK's target
+// polls the first core and never shares it. As many processes of SPDK's initiator as there are
+// ranks poll on the other cores in turns. An application's ranks are processes, so the goal is to
+// be faster than these. One process that polls a queue for each rank is the best that SPDK can do,
+// although no application of several ranks can use it. It is compared as well.
 
-// What is promised of ranks on few cores.
+// Goals for ranks on few cores.
 const (
 	ranksFaster = 1.4
 	ranksP99    = 3e-3 // seconds
 )
 
-// ranksLoads are what each rank does; count is for ours, theirs take perfTime.
+// ranksLoads is the work of each rank; count is for ours, SPDK's tool runs for perfTime.
 var ranksLoads = []struct {
 	name string
 	load
@@ -36,15 +35,14 @@ var ranksLoads = []struct {
 	{"read 32 KiB", load{true, 32 * nvmf.KiB, 4096}},
 }
 
-// perfTime is how long SPDK's tool runs, in seconds: several of them cannot be
-// released together, so what they do is to take long beside how far apart they
-// start.
+// perfTime is the duration of SPDK's tool in seconds. Several processes of the tool cannot be
+// started at the same instant, so their work has to be long beside the differences of their starts.
 const perfTime = "1"
 
-// ranksRounds is how often each of the sides is measured.
+// ranksRounds is the number of rounds.
 const ranksRounds = 7
 
-// ranksGoals are the two goals of a load, before they are measured.
+// ranksGoals returns the two goals for a load, before they are measured.
 func (g *goalRun) ranksGoals(name string) (faster, p99 result.Goal) {
 	what := fmt.Sprintf("%s on %d cores, %s: ", rankCount(g.Ranks), cores(), name)
 	return result.Goal{What: what + "our initiators and target beside SPDK's", Limit: ranksFaster, Unit: result.Times},
@@ -81,10 +79,10 @@ func (g *goalRun) spdkRanks(ctx context.Context) (err error) {
 	return nil
 }
 
-// An outcome is MiB/s of all ranks, and seconds.
+// An outcome is the MiB/s of all ranks, and a latency in seconds.
 type outcome struct{ rate, p99 float64 }
 
-// outcomes are those of rounds.
+// outcomes has the outcomes of all rounds.
 type outcomes struct{ rate, p99 stats.Sample }
 
 // ranksOf measures one load in turns and adds its goals.
@@ -100,7 +98,7 @@ func (t *spdkTrial) ranksOf(ctx context.Context, g *goalRun, ours *side, name st
 				r = ours.read
 			}
 			round, err := r(ctx, w, 0)
-			return outcome{total / round.Span().Seconds(), float64(round.Most("p99")) / 1e9}, err
+			return outcome{total / round.Span().Seconds(), float64(round.Max("p99")) / 1e9}, err
 		},
 		func() (outcome, error) { return t.perfRanks(ctx, g.Ranks, l) },
 		func() (outcome, error) { return t.perfQueues(ctx, g.Ranks, l) },
@@ -126,8 +124,8 @@ func (t *spdkTrial) ranksOf(ctx context.Context, g *goalRun, ours *side, name st
 	return g.addRanks(name, all[0], all[1], all[2])
 }
 
-// addRanks adds what came out: of our ranks, of processes of SPDK's, and of one
-// process of SPDK's with as many queues.
+// addRanks adds the results of our ranks, of processes of SPDK's tool, and of one such process with
+// as many queues.
 func (g *goalRun) addRanks(name string, ours, processes, queues outcomes) error {
 	faster, p99 := g.ranksGoals(name)
 	ratios, err := stats.Ratios(ours.rate, processes.rate)
@@ -152,8 +150,8 @@ func (g *goalRun) addRanks(name string, ours, processes, queues outcomes) error 
 	return nil
 }
 
-// perfRanks runs SPDK's tool as a process for each rank, on the cores that its
-// target leaves.
+// perfRanks runs one process of SPDK's tool for each rank, on the cores that its target does not
+// use.
 func (t *spdkTrial) perfRanks(ctx context.Context, ranks int, l load) (all outcome, err error) {
 	type answer struct {
 		outcome
@@ -173,7 +171,7 @@ func (t *spdkTrial) perfRanks(ctx context.Context, ranks int, l load) (all outco
 	return all, err
 }
 
-// perfQueues runs it as one process with a queue for each rank.
+// perfQueues runs one process of SPDK's tool with a queue for each rank.
 func (t *spdkTrial) perfQueues(ctx context.Context, ranks int, l load) (outcome, error) {
 	return t.perfOutcome(ctx, l, cores()-1, ranks)
 }
@@ -189,7 +187,7 @@ func (t *spdkTrial) perfOutcome(ctx context.Context, l load, core, queues int) (
 	return o, err
 }
 
-// parsePerfP99 finds the seconds of "99.00000% : 123.456us".
+// parsePerfP99 returns the seconds of "99.00000% : 123.456us".
 func parsePerfP99(out []byte) (float64, error) {
 	for _, line := range strings.Split(string(out), "\n") {
 		percent, value, ok := strings.Cut(line, ":")

@@ -15,8 +15,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// startup measures what the preload costs a program that does nothing, and
-// what memory a rank has that does no more than mount.
+// startup measures what the preload costs a program that does nothing, and the memory of a rank
+// that only mounts.
 func startup(ctx context.Context, e *Env) (*result.Result, error) {
 	res := &result.Result{}
 	if err := e.startTrue(ctx, res); err != nil {
@@ -58,7 +58,7 @@ func (e *Env) startTrue(ctx context.Context, res *result.Result) error {
 	return nil
 }
 
-// timeTrue returns the seconds that /bin/true takes.
+// timeTrue returns the duration of /bin/true in seconds.
 func timeTrue(env []string) (float64, error) {
 	cmd := exec.Command("/bin/true")
 	cmd.Env = env
@@ -98,8 +98,8 @@ func (e *Env) memory(ctx context.Context, res *result.Result) (err error) {
 	return nil
 }
 
-// resident returns the bytes of the largest rank.
+// resident returns the resident bytes of the largest rank.
 func resident(ctx context.Context, c *workers.Group, path string) (float64, error) {
 	r, err := c.DoAll(ctx, "memory "+path)
-	return float64(r.Most("resident")), err
+	return float64(r.Max("resident")), err
 }

@@ -21,16 +21,16 @@ import (
 type target struct {
 	ids      []nvmf.TransportID // of its namespaces
 	cmd      *exec.Cmd
-	lifeline *os.File // it ends when this closes, also by our death
+	lifeline *os.File // the target ends when this closes, also if this process dies
 }
 
-// targetStart is how long a target may take to listen, targetEnd to end.
+// targetStart is the time that a target has to listen, targetEnd the time that it has to end.
 const (
 	targetStart = 20 * time.Second
 	targetEnd   = 15 * time.Second
 )
 
-// targetNQN is the subsystem's, unless a host of the kernel's is to tell it from others.
+// targetNQN is the NQN of the subsystem, unless a kernel's host has to distinguish it from others.
 const targetNQN = "nqn.2014-08.org.nvmecr:bench"
 
 // startTarget starts a target over the namespaces.
@@ -38,7 +38,7 @@ func (e *Env) startTarget(ctx context.Context, namespaces ...string) (*target, e
 	return e.startTargetAs(ctx, targetNQN, namespaces...)
 }
 
-// startTargetAs starts one whose subsystem has a name of its own.
+// startTargetAs starts a target whose subsystem has another NQN.
 func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...string) (*target, error) {
 	stdin, lifeline, err := os.Pipe()
 	if err != nil {
@@ -50,7 +50,7 @@ func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...strin
 		listen = "0.0.0.0:0"
 	}
 	argv := []string{"target", "--until-eof", "--verbose=false", "--listen", listen, "--nqn", nqn}
-	if e.remote() { // whose names are theirs; the data is nobody's
+	if e.remote() { // the subsystem has another name there; the data may be overwritten
 		argv = append(argv, "--allow-any-host")
 	}
 	for _, n := range namespaces {
@@ -59,7 +59,7 @@ func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...strin
 	var complaint bytes.Buffer
 	t := &target{cmd: exec.Command(e.Nvmecr, argv...), lifeline: lifeline}
 	t.cmd.Env, t.cmd.Stdin, t.cmd.Stderr = base(), stdin, &complaint
-	// What is typed at the terminal is for us, who end it last.
+	// Signals of the terminal go to this process only, which ends the target last.
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := t.cmd.StdoutPipe()
 	if err == nil {
@@ -79,8 +79,8 @@ func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...strin
 	return t, nil
 }
 
-// await reads the lines by which a target says that it listens: for each of
-// its addresses one a namespace. The first address counts.
+// await reads the lines in which a target says that it listens: one for each namespace at each
+// address. The first address counts.
 func (t *target) await(stdout io.Reader, namespaces int) error {
 	late := time.AfterFunc(targetStart, func() { _ = t.cmd.Process.Kill() })
 	defer late.Stop()
@@ -103,12 +103,12 @@ func (t *target) Close() error {
 	t.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = t.cmd.Process.Kill() })
 	defer kill.Stop()
-	_ = t.cmd.Wait() // how it ends no longer matters
+	_ = t.cmd.Wait() // its exit status does not matter any more
 	return nil
 }
 
-// touch writes all of a namespace once. Memory that was never touched costs
-// its first writer page faults, and in a guest more than that.
+// touch writes all of a namespace once. The first write to memory costs page faults, and in a
+// virtual machine more than that.
 func touch(ctx context.Context, id nvmf.TransportID) error {
 	dev, err := dial.Open(ctx, id, dial.Options{})
 	if err != nil {

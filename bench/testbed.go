@@ -14,13 +14,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A testbed is what an experiment runs on: targets, and the sides of a comparison
-// that use them. Close ends all of it.
+// A testbed has the targets of an experiment, and the sides of a comparison that use them. Close
+// ends all of them.
 type testbed struct {
 	env     *Env
-	store   []nvmf.TransportID // where the application's store lies
-	raw     *nvmf.TransportID  // where the raw side may write; nil: nowhere
-	why     string             // why nowhere
+	store   []nvmf.TransportID // namespaces of the application's store
+	raw     *nvmf.TransportID  // namespace for the raw side; nil: none
+	why     string             // why there is none
 	closers []io.Closer
 }
 
@@ -47,7 +47,7 @@ func (e *Env) testbed(ctx context.Context, size nvmf.Bytes) (*testbed, error) {
 	for i, id := range t.ids {
 		e.progress("touching the target's memory", i, len(t.ids))
 		if err := touch(ctx, id); err != nil {
-			_ = b.Close() // the cause is err
+			_ = b.Close() // err is the cause
 			return nil, err
 		}
 	}
@@ -81,7 +81,7 @@ func (b *testbed) besideRaw(ctx context.Context, settings ...string) (*applicati
 	return a, raw, err
 }
 
-// rawSide starts the raw ranks; nil where there is no namespace for them.
+// rawSide starts the raw ranks; nil if there is no namespace for them.
 func (b *testbed) rawSide(ctx context.Context) (*side, error) {
 	if b.raw == nil {
 		return nil, nil
@@ -94,8 +94,8 @@ func (b *testbed) rawSide(ctx context.Context) (*side, error) {
 	return r.side(rawName), nil
 }
 
-// socketSide starts the sockets baseline, with memory as large as a namespace; nil
-// where the target is on another host, to which there are none.
+// socketSide starts the sockets baseline, with memory as large as a namespace; nil if the target is
+// on another host.
 func (b *testbed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
 	if b.env.remote() || len(b.env.Config.Targets) > 0 {
 		return nil, nil
@@ -108,8 +108,8 @@ func (b *testbed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error
 	return s.side(socketsName), nil
 }
 
-// peerSide is the application's own processes, writing to a new directory in a
-// peer's directory. Where the ranks are on other hosts, they make the directory.
+// peerSide is the processes of the application, writing to a new directory in a peer's directory.
+// If the ranks are on other hosts, they make the directory.
 func (b *testbed) peerSide(ctx context.Context, a *application, p Peer) (*side, error) {
 	if b.env.remote() {
 		run := strings.TrimPrefix(filepath.Base(b.env.scratch), claimPrefix)
@@ -122,8 +122,8 @@ func (b *testbed) peerSide(ctx context.Context, a *application, p Peer) (*side, 
 	return b.directorySide(ctx, a, p.Name, dir)
 }
 
-// directorySide is the application's own processes, writing to a directory that
-// they make if need be.
+// directorySide is the processes of the application, writing to a directory that they make if
+// necessary.
 func (b *testbed) directorySide(ctx context.Context, a *application, name, dir string) (*side, error) {
 	if _, err := a.group.DoAll(ctx, "mkdir "+dir); err != nil {
 		return nil, fmt.Errorf("peer %s: %w", name, err)
@@ -136,24 +136,24 @@ func (b *testbed) directorySide(ctx context.Context, a *application, name, dir s
 	return s, nil
 }
 
-// inMemory reports whether a directory's files are memory of this host and nothing else.
+// inMemory reports whether a directory's files are only in the memory of this host.
 func inMemory(dir string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(dir, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
 }
 
-// loopbackSide is the application's own processes, writing to a file system on
-// a loop device; nil, and why, where there can be none.
+// loopbackSide is the processes of the application, writing to a file system on a loop device; nil,
+// and the reason, if that is not possible.
 func (b *testbed) loopbackSide(ctx context.Context, a *application, kind string) (*side, string, error) {
 	return b.mountedSide(ctx, a, kind+" on a loop device", func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startLoopback(ctx, kind, size) })
 }
 
-// glusterSide is the same with GlusterFS.
+// glusterSide is the processes of the application on GlusterFS.
 func (b *testbed) glusterSide(ctx context.Context, a *application) (*side, string, error) {
 	return b.mountedSide(ctx, a, glusterName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startGluster(ctx, size) })
 }
 
-// kernelSide is the same with Linux's own host of NVMe/TCP.
+// kernelSide is the processes of the application on Linux's NVMe/TCP host.
 func (b *testbed) kernelSide(ctx context.Context, a *application) (*side, string, error) {
 	return b.mountedSide(ctx, a, kernelHostName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startKernelHost(ctx, size) })
 }
@@ -171,9 +171,9 @@ func (b *testbed) mountedSide(ctx context.Context, a *application, name string, 
 	return s, "", err
 }
 
-// clear removes what a peer's side has written, and the directory if the ranks
-// have made it: it may be their hosts'. After an interruption they are gone;
-// what is on this host then goes with the environment.
+// clear removes the files that a peer's side has written, and the directory if the ranks have made
+// it, perhaps on other hosts. After an interruption the ranks are gone; files on this host are then
+// removed with the environment.
 func (b *testbed) clear(ctx context.Context, s *side, dir string) error {
 	if ctx.Err() != nil {
 		return nil
@@ -190,7 +190,7 @@ func (b *testbed) clear(ctx context.Context, s *side, dir string) error {
 	return err
 }
 
-// memoryDir is a directory of this host's memory.
+// memoryDir returns a directory in this host's memory.
 func (e *Env) memoryDir() (string, error) {
 	var fs unix.Statfs_t
 	const dir = "/dev/shm"
@@ -198,12 +198,12 @@ func (e *Env) memoryDir() (string, error) {
 		return "", err
 	}
 	if nvmf.Bytes(fs.Bavail)*nvmf.Bytes(fs.Bsize) < 2*e.namespace(e.Size) {
-		return "", fmt.Errorf("%s has too little room", dir)
+		return "", fmt.Errorf("%s has too little space", dir)
 	}
 	return dir, nil
 }
 
-// memoryFile makes a file in memory whose pages are all there. It goes with the
+// memoryFile makes a file in memory of which all pages are allocated. It is removed with the
 // environment.
 func (e *Env) memoryFile(size nvmf.Bytes) (string, error) {
 	dir, err := e.memoryDir()
@@ -224,15 +224,15 @@ func (e *Env) memoryFile(size nvmf.Bytes) (string, error) {
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// dropCaches makes reads of files on this host come from what is below the page
-// cache. It takes root.
+// dropCaches empties the page cache, so that reads of files on this host come from the medium. It
+// needs root.
 func dropCaches() error {
 	unix.Sync()
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0o200)
 }
 
-// closer is a function to be called at the end.
+// closer is a function to be called by Close.
 type closer func() error
 
-// Close calls it.
+// Close calls the function.
 func (c closer) Close() error { return c() }

@@ -10,8 +10,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// jobTree compares the tree of a job (--view=job) with files that each rank has for itself (--view=rank), and says what the
-// tree's index takes. Each row is a ratio of two things that took turns in this run.
+// jobTree compares the tree of a job (--view=job) with private files of each rank (--view=rank),
+// and measures the costs of the tree's index. Each row is a ratio of two sides that took turns in
+// this run.
 func jobTree(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if e.remote() {
 		return nil, errors.New("the index of a job's tree is measured on one machine: leave --launch out, and do not start it through mpirun or srun")
@@ -34,13 +35,13 @@ func jobTree(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return t.res, nil
 }
 
-// treeRun collects what is found.
+// treeRun collects the results.
 type treeRun struct {
 	*Env
 	res *result.Result
 }
 
-// finding is the first thing to know.
+// finding returns the most important result.
 func (t *treeRun) finding() string {
 	reached, all := 0, 0
 	for _, g := range t.res.Goals {
@@ -55,13 +56,13 @@ func (t *treeRun) finding() string {
 	return fmt.Sprintf("One tree for the job keeps %d of the %d goals for what it may cost beside private files.", reached, all)
 }
 
-// treeRanks are ranks that have one tree, and ranks that have none, in turns.
+// treeRanks has ranks with one tree and ranks with private files, which take turns.
 type treeRanks struct {
 	*treeRun
 	job, rank *application
 }
 
-// startTree starts both on a testbed; the job's store has room for files that all have, too.
+// startTree starts both on a testbed. The job's store also has space for shared files.
 func (t *treeRun) startTree(ctx context.Context, b *testbed, size nvmf.Bytes) (*treeRanks, error) {
 	private := t.namespace(size)
 	target, err := t.startTarget(ctx, memoryName(2*private), memoryName(private))
@@ -87,7 +88,7 @@ func (t *treeRun) startTree(ctx context.Context, b *testbed, size nvmf.Bytes) (*
 
 func memoryName(size nvmf.Bytes) string { return fmt.Sprintf("mem:%d", uint64(size)) }
 
-// data is what goes to files, and calls on them.
+// data measures the data path, and calls on it.
 func (t *treeRun) data(ctx context.Context) (err error) {
 	b := &testbed{env: t.Env}
 	defer func() { err = errors.Join(err, b.Close()) }()
@@ -104,7 +105,8 @@ func (t *treeRun) data(ctx context.Context) (err error) {
 	return nil
 }
 
-// ratio adds the rate of one side as a share of the other's, from the seconds that both took in the same rounds.
+// ratio adds the rate of one side as a share of the other's, from the times of both sides in the
+// same rounds.
 func (t *treeRun) ratio(what string, limit float64, ours, beside stats.Sample, amount float64, unit result.Unit) error {
 	ratios, err := stats.Ratios(beside, ours)
 	if err != nil {
@@ -117,13 +119,13 @@ func (t *treeRun) ratio(what string, limit float64, ours, beside stats.Sample, a
 	return nil
 }
 
-// What may be lost beside --view=rank: of a whole checkpoint, and of what goes the same path.
+// Limits beside --view=rank: for a whole checkpoint, and for calls on the same path.
 const (
 	checkpointShare = 0.98
 	samePath        = 0.99
 )
 
-// checkpoints are files of a rank each, as the paper has them.
+// checkpoints measures one file for each rank, as in the paper.
 func (r *treeRanks) checkpoints(ctx context.Context) error {
 	job, rank := r.job.side("--view=job"), r.rank.side("--view=rank")
 	took, err := r.inTurns(ctx, "checkpoints, one file a rank", work{size: r.Size, transfer: r.Transfer}, true, job, rank)
@@ -147,7 +149,7 @@ func (r *treeRanks) removeAll(ctx context.Context, s *side) error {
 	return errors.Join(r.remove(ctx, s, 0), r.remove(ctx, s, 1))
 }
 
-// ownBytes are single writes and reads of a rank alone, and fsyncs that have nothing to do.
+// ownBytes measures single writes and reads of a lone rank, and fsyncs without any change.
 func (r *treeRanks) ownBytes(ctx context.Context) error {
 	job, rank := r.job.side("--view=job"), r.rank.side("--view=rank")
 	for _, w := range []work{{size: r.Size, transfer: nvmf.MiB, ranks: 1}, {size: min(r.Size, 4*nvmf.MiB), transfer: 4 * nvmf.KiB, ranks: 1}} {

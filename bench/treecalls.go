@@ -10,18 +10,18 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// treeCalls are how often a call is made in a round.
+// treeCalls is how often a call is made in a round.
 const treeCalls = 200
 
-// A treeCall is a call on a name, that a lone rank makes again and again.
+// A treeCall is a call on a name that a single rank makes again and again.
 type treeCall struct {
 	what  string
-	limit float64 // round trips that it may take beside; 0: nothing is said of it
+	limit float64 // goal for the additional round trips; 0: there is none
 	// run makes the calls in a directory and returns the seconds of one.
 	run func(ctx context.Context, a *application, dir string) (float64, error)
 }
 
-// named makes a call of nvmecr-bench-rank on a name.
+// named returns a run of a call of nvmecr-bench-rank on a name.
 func named(call, name string) func(context.Context, *application, string) (float64, error) {
 	return func(ctx context.Context, a *application, dir string) (float64, error) {
 		took, err := first(ctx, a, fmt.Sprintf("call %s %d 0 %s", call, treeCalls, path.Join(dir, name)), "body")
@@ -29,14 +29,14 @@ func named(call, name string) func(context.Context, *application, string) (float
 	}
 }
 
-// many has rank 0 make or remove files, and returns the seconds of the median one.
+// many lets rank 0 make or remove files, and returns the seconds of the median call.
 func many(command string) func(context.Context, *application, string) (float64, error) {
 	return func(ctx context.Context, a *application, dir string) (float64, error) {
 		return first(ctx, a, fmt.Sprintf("%s %d %s", command, treeCalls, path.Join(dir, "many.")), "p50")
 	}
 }
 
-// first has rank 0 do something, and returns the seconds of a part of that.
+// first lets rank 0 execute a command, and returns one of its times in seconds.
 func first(ctx context.Context, a *application, command, part string) (float64, error) {
 	done, err := a.group.Do(ctx, func(rank int) string {
 		if rank > 0 {
@@ -50,7 +50,7 @@ func first(ctx context.Context, a *application, command, part string) (float64, 
 	return done[0].Time(part).Seconds(), nil
 }
 
-// treeCallList are in an order in which each finds what it needs.
+// treeCallList is ordered so that each call finds what it needs.
 var treeCallList = []treeCall{
 	{"open and close for writing", 2, named("open-write", "file")},
 	{"open and close for reading", 2, named("open", "file")},
@@ -62,7 +62,8 @@ var treeCallList = []treeCall{
 	{"unlink", 1, many("remove")},
 }
 
-// calls are what single calls cost more than with --view=rank, in round trips to the index.
+// calls measures how much longer single calls take than with --view=rank, in round trips to the
+// index.
 func (r *treeRanks) calls(ctx context.Context) error {
 	index, err := r.job.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -109,7 +110,7 @@ func callEach(ctx context.Context, a *application) ([]float64, error) {
 	return took, nil
 }
 
-// callTable says what came out.
+// callTable adds the results.
 func (r *treeRanks) callTable(job, rank []stats.Sample, trips stats.Sample) {
 	r.res.Goals = append(r.res.Goals, result.Goal{
 		What: "an empty round trip to the index", Aside: true, Unit: result.Duration, Measured: result.Interval(trips),
@@ -123,7 +124,8 @@ func (r *treeRanks) callTable(job, rank []stats.Sample, trips stats.Sample) {
 	}
 }
 
-// extra is how much longer each round of one side took than that of the other, in units of a third.
+// extra returns how much longer each round of one side took than that of the other, in units of a
+// third time.
 func extra(ours, beside, unit stats.Sample) stats.Sample {
 	more := make(stats.Sample, len(ours))
 	for i := range ours {

@@ -20,18 +20,18 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// An indexClient is this process as a client of an index.
+// An indexClient makes this process a client of an index.
 type indexClient struct {
 	*tree.Client
-	of   *application // whose index it is; nil: none
-	name string       // of the files that it makes
+	of   *application // application of the index; nil: none
+	name string       // prefix of the files that it makes
 	cred microfs.Cred
-	file wire.File // that publishNext has open
+	file wire.File // opened by publishNext
 	made int
-	end  int64 // of what was published
+	end  int64 // end of the published ranges
 }
 
-// dialIndex connects to the index of the job, as a process does that writes a partition, or none.
+// dialIndex connects to the index of the job, like a process that writes a partition, or none.
 func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	who, err := store.Cred()
 	if err != nil {
@@ -41,7 +41,8 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without the other methods of a file the stream has no deadlines: it blocks its thread, as a rank's does.
+	// Without the other methods of a file the stream has no deadlines: it blocks its thread, as in
+	// a rank.
 	stream := struct{ io.ReadWriteCloser }{os.NewFile(uintptr(fd), "the index")}
 	if err := owner.CloseWindow(window); err != nil { // no request here has data
 		return nil, errors.Join(err, stream.Close())
@@ -54,7 +55,7 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	return &indexClient{Client: c, of: a, cred: who, name: fmt.Sprintf("client.%d.", partition)}, nil
 }
 
-// growStore has the job's store so many partitions.
+// growStore makes the job's store have that many partitions.
 func (a *application) growStore(partitions int) error {
 	c, err := a.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -64,7 +65,7 @@ func (a *application) growStore(partitions int) error {
 	return errors.Join(err, c.Goodbye())
 }
 
-// each makes a request so often, and returns the seconds of one.
+// each makes a request several times, and returns the seconds of one.
 func (c *indexClient) each(times int, request func() error) (float64, error) {
 	begin := time.Now()
 	for range times {
@@ -80,7 +81,7 @@ func (c *indexClient) nothing() error {
 	return c.Call(wire.OpSetCred, &wire.Cred{Cred: c.cred}, nil)
 }
 
-// introduce introduces another process to the index, which then takes leave.
+// introduce introduces another process to the index, which then says farewell.
 func (c *indexClient) introduce() error {
 	another, err := c.of.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -120,12 +121,12 @@ func (c *indexClient) open(name string) (f wire.File, err error) {
 	return f, c.Call(wire.OpOpen, &request, &f)
 }
 
-// close closes it, and publishes ranges.
+// close closes a file, and publishes ranges.
 func (c *indexClient) close(f *wire.File, ranges []wire.Range) error {
 	return c.Call(wire.OpClose, &wire.Close{Writer: true, Publication: publication(f, ranges)}, nil)
 }
 
-// publication says that ranges of a file are in the client's partition.
+// publication is the message that ranges of a file are in the client's partition.
 func publication(f *wire.File, ranges []wire.Range) wire.Publication {
 	p := wire.Publication{Ino: f.Attr.Ino, Birth: f.Attr.Birth, Cut: f.Attr.Cut, Mtime: time.Now(), Durable: true, Ranges: ranges}
 	if n := len(ranges); n > 0 {
@@ -148,7 +149,7 @@ func (c *indexClient) publishNext() (err error) {
 	return c.Call(wire.OpPublish, &p, &answer)
 }
 
-// The requests that one index answers, and how often a client makes each.
+// The requests to one index, and how often a client makes each.
 const indexRequests = 5000
 
 var indexLoads = []struct {
@@ -163,22 +164,22 @@ var indexLoads = []struct {
 	{"hello and goodbye", (*indexClient).introduce},
 }
 
-// indexRate is what an index answers.
+// indexRate is the rate of an index.
 type indexRate struct {
-	each float64 // seconds from one answer to the next, at most so many clients asking
-	cpu  float64 // seconds of processor of the process with the index, for each
+	each float64 // seconds from one answer to the next with that many clients
+	cpu  float64 // processor time of the index for each request, in seconds
 }
 
-// indexRates measures an index, with a client and with several: by name, and by how many clients.
+// indexRates has the rates of an index, by the name of the request and the number of clients.
 type indexRates map[string]map[int]indexRate
 
-// indexClients are how many ask at the same time.
+// indexClients are the numbers of clients that ask at the same time.
 var indexClients = []int{1, 4}
 
 // firstUnused is the first partition that no rank has.
 const firstUnused = 1
 
-// indexRates starts an index over a store in memory, and has this process ask it.
+// indexRates starts an index over a store in memory, and makes requests from this process.
 func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 	one := e.with(1)
 	b := &testbed{env: one}
@@ -212,7 +213,7 @@ func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 		rates[load.name] = map[int]indexRate{}
 		for _, n := range indexClients {
 			best := indexRate{}
-			for range 3 { // the machine may do something else meanwhile: the best counts
+			for range 3 { // other processes may disturb a round: the best one counts
 				rate, err := ask(clients[:n], requests/n, load.request, a.server)
 				if err != nil {
 					return nil, fmt.Errorf("%s: %w", load.name, err)
@@ -227,7 +228,7 @@ func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 	return rates, ctx.Err()
 }
 
-// ask has clients make requests at the same time.
+// ask lets clients make requests at the same time.
 func ask(clients []*indexClient, times int, request func(*indexClient) error, server *daemon) (indexRate, error) {
 	errs := make([]error, len(clients))
 	before, begin := processTime(server.cmd.Process.Pid), time.Now()
@@ -240,7 +241,7 @@ func ask(clients []*indexClient, times int, request func(*indexClient) error, se
 	return indexRate{time.Since(begin).Seconds() / n, (processTime(server.cmd.Process.Pid) - before) / n}, errors.Join(errs...)
 }
 
-// index says how much one index answers.
+// index adds the rates of one index.
 func (t *treeRun) index(ctx context.Context) error {
 	rates, err := t.indexRates(ctx)
 	if err != nil {

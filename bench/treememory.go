@@ -16,16 +16,16 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// usualNames are made to measure what a name takes of the memory of an index.
+// usualNames is the number of names with which the memory of an index is measured.
 const usualNames = 100_000
 
-// namesEach is how many names are in a directory.
+// namesEach is the number of names in a directory.
 const namesEach = 1000
 
-// nameLimit is what an index may take for a name.
+// nameLimit is the goal for the memory of a name in an index, in bytes.
 const nameLimit = 300
 
-// memory is what names and ranges take of the memory of an index.
+// memory measures the memory of names and ranges in an index.
 func (t *treeRun) memory(ctx context.Context) error {
 	names := t.Names
 	if names == 0 {
@@ -57,13 +57,14 @@ func (t *treeRun) memory(ctx context.Context) error {
 	return nil
 }
 
-// A localIndex is an index in this process, on memory, with two clients that write partitions.
+// A localIndex is an index in this process, in memory, with two clients that write partitions.
 type localIndex struct {
 	ctx     context.Context
 	clients [2]*indexClient
 }
 
-// useOfIndex returns what the heap holds more after fill, and how long a mount of the partition takes then, in seconds.
+// useOfIndex returns by how much the heap has grown after fill, and the duration of a mount of the
+// partition then, in seconds.
 func useOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (heap, mount float64, err error) {
 	dev, err := memdev.New(nvmf.Bytes(n)*16*nvmf.KiB+nvmf.GiB, 4096, memdev.Options{})
 	if err != nil {
@@ -89,7 +90,7 @@ func useOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (
 	return heap, mount, err
 }
 
-// heapOfIndex returns what the heap holds more after fill.
+// heapOfIndex returns by how much the heap has grown after fill.
 func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localIndex, int) error) (bytes float64, err error) {
 	x := index.New(fs, index.Options{Format: tree.Format})
 	defer x.Close()
@@ -110,8 +111,8 @@ func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localInd
 	return bytes, errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
 }
 
-// awaitCheckpoint waits for the end of a state checkpoint, which has the whole state in memory: none is under way, nor about to
-// begin, while half of the log is free.
+// awaitCheckpoint waits for the end of a state checkpoint, which has the whole state in memory.
+// None is in progress or about to begin while half of the log is free.
 func awaitCheckpoint(ctx context.Context, fs *microfs.FS) error {
 	for ctx.Err() == nil {
 		if err := fs.Sync(); err != nil {
@@ -127,7 +128,7 @@ func awaitCheckpoint(ctx context.Context, fs *microfs.FS) error {
 
 func localClient(x *index.Index, partition uint32) (*indexClient, error) {
 	ours, theirs := net.Pipe()
-	go func() { _ = x.Serve(theirs, nil) }() // it ends with the connection
+	go func() { _ = x.Serve(theirs, nil) }() // Serve ends with the connection
 	c, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: partition, Host: "bench"}, 0)
 	return &indexClient{Client: c}, err
 }
@@ -162,7 +163,8 @@ func (l *localIndex) files(n int) error {
 	return l.each(n, []wire.Range{{Len: int64(128 * nvmf.MiB)}})
 }
 
-// ranges has both clients publish pieces of a file in turns, so that none can be joined with its neighbour.
+// ranges lets both clients publish pieces of a file in turns, so that no piece can be joined with
+// its neighbour.
 func (l *localIndex) ranges(n int) error {
 	const piece = int64(nvmf.MiB)
 	var open [2]wire.File

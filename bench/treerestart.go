@@ -11,14 +11,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A restart with another number of ranks may take twice as long as one with the same.
+// restartLimit: a restart with another number of ranks may take twice as long as one with the same
+// number.
 const restartLimit = 2
 
-// filesOfRank are written before a restart.
+// filesOfRank is the number of files that a rank writes before a restart.
 const filesOfRank = 10
 
-// restarts are of half and twice as many ranks, beside one of as many: from the first call under the mount to where each rank
-// has read. The store has to grow for twice as many.
+// restarts measures restarts with half and with twice the number of ranks, beside one with the same
+// number: from the first call under the mount until each rank has read. For twice as many ranks the
+// store has to grow.
 func (t *treeRun) restarts(ctx context.Context) (err error) {
 	b := &testbed{env: t.Env}
 	defer func() { err = errors.Join(err, b.Close()) }()
@@ -55,7 +57,8 @@ func (t *treeRun) restarts(ctx context.Context) (err error) {
 	return nil
 }
 
-// restartEach starts a store, and restarts it with each number of ranks. It returns the seconds that each took.
+// restartEach starts a store, restarts it with each number of ranks, and returns the seconds of
+// each restart.
 func (t *treeRun) restartEach(ctx context.Context, b *testbed, counts []int) (seconds []float64, err error) {
 	a, err := t.startApplication(ctx, b.store, "view=job")
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// What files of several ranks, and files that others have written, are to reach of one's own.
+// Goals for files of several ranks, and for files of other ranks, as shares of a rank's own files.
 const (
 	sharedShare = 0.95
 	othersShare = 0.90
 )
 
-// sharedSides are ways in which the job's ranks write: own files first. No file is truncated, since who truncates a file of
-// several ranks takes what the others have written.
+// sharedSides returns the ways in which the job's ranks write: own files first. No file is
+// truncated, since truncating a file of several ranks removes the bytes of the others.
 func (r *treeRanks) sharedSides() []*side {
 	n := nvmf.Bytes(r.Ranks)
 	named := func(name string, part func(w work, rank int) (first, step nvmf.Bytes)) *side {
@@ -33,7 +33,8 @@ func (r *treeRanks) sharedSides() []*side {
 	}
 }
 
-// remove removes what a side writes. Then all ranks make a call, with whose answer they hear of it and give the space back.
+// remove removes the files that a side writes. Then all ranks make a call: its answer tells them
+// about the removal, and they free the space.
 func (r *treeRanks) remove(ctx context.Context, s *side, k int) error {
 	if _, err := s.group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
 		return err
@@ -42,7 +43,7 @@ func (r *treeRanks) remove(ctx context.Context, s *side, k int) error {
 	return err
 }
 
-// ofNext is a side whose ranks read what the next rank has written.
+// ofNext is a side whose ranks read the file of the next rank.
 func (r *treeRanks) ofNext(s *side) *side {
 	next := *s
 	next.path = func(rank, k int) string { return s.path((rank+1)%r.Ranks, k) }
@@ -50,7 +51,8 @@ func (r *treeRanks) ofNext(s *side) *side {
 	return &next
 }
 
-// sharedFiles are files that all ranks write, and files of other ranks, beside those of a rank each, in one tree.
+// sharedFiles measures files that all ranks write, and files of other ranks, beside one file for
+// each rank, in one tree.
 func (r *treeRanks) sharedFiles(ctx context.Context) error {
 	writers := r.sharedSides()
 	readers := []*side{writers[0]}
@@ -79,7 +81,7 @@ func (r *treeRanks) sharedFiles(ctx context.Context) error {
 	return nil
 }
 
-// turn has each side do something, another one first in each round, and notes the seconds that it took.
+// turn calls do for each side, with another one first in each round, and adds the times.
 func (r *treeRanks) turn(ctx context.Context, round int, sides []*side, took map[*side]stats.Sample, do func(*side) (workers.Round, error)) error {
 	for i := range sides {
 		s := sides[(i+round)%len(sides)]
@@ -112,8 +114,8 @@ func (r *treeRanks) sharedGoals(writers, readers []*side, written, read map[*sid
 	return nil
 }
 
-// published sets what others have published beside what was found for a strided file, from the seconds that it took and those of
-// own files.
+// published adds published results of others beside the result for a strided file, from its times
+// and those of own files.
 func (r *treeRanks) published(ownWritten, written, ownRead, read stats.Sample) {
 	const beside = "%.2f of one file a rank, %s"
 	writing := []any{ownWritten.Median() / written.Median(), rankCount(r.Ranks)}

@@ -15,20 +15,21 @@ import (
 	"nvmecr/nvmf"
 )
 
-// UnifyFS as others have it on one host: a server, and a library in the ranks. The library is preloaded as
-// ours is, and a process has room for one of them only, so the ranks are others than the application's. What
-// they write goes into memory that they share with the server, which is told of it by fsync and close.
+// UnifyFS as it is used on one host: a server, and a library in the ranks. The library is
+// preloaded, as ours is. A process can have one of them only, so these ranks are not those of the
+// application. Their data goes into memory that they share with the server, which learns of it by
+// fsync and close.
 
 // unifyfsName is the peer's name.
 const unifyfsName = "UnifyFS, its log in memory"
 
-// unifyfsLibrary mounts by itself in a program that knows nothing of UnifyFS; the other libraries of
-// UnifyFS wait for the program to call unifyfs_mount.
+// unifyfsLibrary mounts by itself in a program that does not know UnifyFS. The other libraries of
+// UnifyFS wait until the program calls unifyfs_mount.
 const unifyfsLibrary = "libunifyfs_preload_gotcha.so"
 
-// unifyfsScript starts the server, $4, of files below $3, with a directory in memory at $1, and $2 bytes of shared memory that
-// only it and the ranks see. The server ends with this process, at the latest: where its ranks are gone without a word, it may hang
-// when it is asked to end.
+// unifyfsScript starts the server, $4, with files below $3, a directory in memory at $1, and $2
+// bytes of shared memory that only the server and the ranks see. The server ends with this process
+// at the latest: if its ranks have died, it may hang when it is asked to end.
 const unifyfsScript = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o nosuid,nodev nvmecr-bench "$1"
@@ -51,7 +52,8 @@ while [ -e /proc/$!/exe ] && [ $tries -lt 100 ]; do
 done
 `
 
-// unifyfs is the side of UnifyFS, or none, where peers are named or this host cannot have it.
+// unifyfs returns the side of UnifyFS. It returns none if the user names peers, or if this host
+// cannot have UnifyFS.
 func (b *testbed) unifyfs(ctx context.Context, res *result.Result) ([]*side, error) {
 	if len(b.env.Peers) > 0 {
 		return nil, nil
@@ -64,7 +66,8 @@ func (b *testbed) unifyfs(ctx context.Context, res *result.Result) ([]*side, err
 	return []*side{s}, nil
 }
 
-// unifyfsSide is ranks with the library of UnifyFS, and its server. The error says what is missing.
+// unifyfsSide has ranks with the library of UnifyFS, and its server. The error says what is
+// missing.
 func (b *testbed) unifyfsSide(ctx context.Context) (*side, error) {
 	if b.env.remote() {
 		return nil, errors.New("the ranks are on other hosts")
@@ -89,20 +92,21 @@ func (b *testbed) unifyfsSide(ctx context.Context) (*side, error) {
 	return unifyfsRanks(ctx, group, filepath.Join(mount, "nvmecr-bench"))
 }
 
-// unifyfsRanks is the group, writing to a directory that it makes. Without a mount it could not.
+// unifyfsRanks is the group, writing to a directory that it makes. That fails if UnifyFS is not
+// mounted.
 func unifyfsRanks(ctx context.Context, group *workers.Group, dir string) (*side, error) {
 	if _, err := group.DoAll(ctx, "mkdir "+dir); err != nil {
 		return nil, err
 	}
 	s := &side{name: unifyfsName, group: group, path: checkpoints(dir), memory: true}
-	s.clear = func(ctx context.Context, k int) error { // a file that is truncated keeps its part of the log
+	s.clear = func(ctx context.Context, k int) error { // a truncated file keeps its part of the log
 		_, err := group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) })
 		return err
 	}
 	return s, nil
 }
 
-// findUnifyFS returns the server in PATH, and the library that is installed with it.
+// findUnifyFS returns the server in PATH, and the library installed with it.
 func findUnifyFS() (server, library string, err error) {
 	if server, err = exec.LookPath("unifyfsd"); err != nil {
 		return "", "", errors.New("unifyfsd is not installed, or not in PATH")
@@ -117,8 +121,9 @@ func findUnifyFS() (server, library string, err error) {
 	return "", "", fmt.Errorf("%s has no %s beside it: build UnifyFS with --enable-preload", server, unifyfsLibrary)
 }
 
-// unifyfsSettings are variables of the ranks. Each has a log of two checkpoints, of which a write takes whole chunks. It
-// reads what it wrote itself, so it may find that without the server: the setting that UnifyFS has for such programs.
+// unifyfsSettings are environment variables of the ranks. Each rank has a log of two checkpoints,
+// which writes take in whole chunks. A rank reads its own data, so it may find the data without the
+// server: UnifyFS has a setting for such programs.
 func (e *Env) unifyfsSettings(dir, mount string) []string {
 	log := (2*e.Size + 2*e.Transfer + nvmf.MiB).AlignUp(nvmf.MiB)
 	return []string{

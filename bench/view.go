@@ -23,14 +23,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// What the sides are called that are not the preload.
+// Names of the sides other than the preload.
 const (
 	viewName         = "the view"
 	fuseLoopbackName = "a go-fuse loopback over tmpfs"
 )
 
-// view compares a store's files by way of the kernel with the same through the preload, and with what FUSE from Go
-// costs where nothing is behind it.
+// view compares access to a store's files through the kernel with access through the preload, and
+// with a FUSE loopback in Go that has nothing behind it.
 func view(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if e.remote() {
 		return nil, errors.New("the view is one of this host's: leave --launch out, and do not start it through mpirun or srun")
@@ -68,7 +68,7 @@ func view(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, one.viewTables(ctx, res, ours, byKernel, loopback)
 }
 
-// viewTables does the work, and fills in the tables and the ratios, of which nothing is promised.
+// viewTables measures, and fills in the tables and the ratios, for which there are no goals.
 func (e *Env) viewTables(ctx context.Context, res *result.Result, ours, byKernel, loopback *side) error {
 	var all []string
 	for _, w := range []work{{size: e.Size, transfer: nvmf.MiB}, {size: min(e.Size, 4*nvmf.MiB), transfer: 4 * nvmf.KiB}} {
@@ -102,7 +102,7 @@ func (e *Env) viewTables(ctx context.Context, res *result.Result, ours, byKernel
 	return nil
 }
 
-// seconds are what the rounds of a write, or of a read, took.
+// seconds are the times of the rounds of a write, or of a read.
 func (t *taken) seconds(what string) stats.Sample {
 	if what == "write" {
 		return spans(t.write)
@@ -110,7 +110,7 @@ func (t *taken) seconds(what string) stats.Sample {
 	return spans(t.read)
 }
 
-// viewSide is the application's own processes, writing by way of the kernel to a store of their own.
+// viewSide is the processes of the application, writing through the kernel to a store of their own.
 func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.TransportID) (*side, error) {
 	cfg := config.Default()
 	if err := errors.Join(cfg.Adopt(a.cfg.Values()), cfg.Set("name", storeName)); err != nil {
@@ -135,7 +135,8 @@ func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.Transpor
 	return b.directorySide(ctx, a, viewName, filepath.Join(cfg.Export, "job", "bench"))
 }
 
-// fuseLoopbackSide is the same to a directory in memory that FUSE passes on.
+// fuseLoopbackSide is the processes of the application, writing to a directory in memory through a
+// FUSE loopback.
 func (b *testbed) fuseLoopbackSide(ctx context.Context, a *application) (*side, error) {
 	dir, err := b.env.memoryDir()
 	if err != nil {
@@ -156,8 +157,8 @@ func (b *testbed) fuseLoopbackSide(ctx context.Context, a *application) (*side, 
 	return b.directorySide(ctx, a, fuseLoopbackName, filepath.Join(mounted, "bench"))
 }
 
-// FuseLoopback is the process that passes a directory on by FUSE, at another one, until input ends. It says on output
-// when that is mounted. With a limit it passes on that many bytes in a second.
+// FuseLoopback passes a directory on by FUSE at another one until input ends, and prints a line to
+// output when it is mounted. With a limit it passes on that many bytes per second.
 func FuseLoopback(dir, mounted string, limit int, input io.Reader, output io.Writer) error {
 	root, err := fs.NewLoopbackRoot(dir)
 	if limit > 0 {
@@ -166,7 +167,7 @@ func FuseLoopback(dir, mounted string, limit int, input io.Reader, output io.Wri
 	if err != nil {
 		return err
 	}
-	second := time.Second // as libfuse has it
+	second := time.Second // the default of libfuse
 	server, err := fs.Mount(mounted, root, &fs.Options{
 		AttrTimeout: &second, EntryTimeout: &second, NullPermissions: true,
 		MountOptions: fuse.MountOptions{FsName: dir, Name: "loopback", MaxWrite: int(nvmf.MiB), DirectMount: true},
@@ -175,7 +176,7 @@ func FuseLoopback(dir, mounted string, limit int, input io.Reader, output io.Wri
 		return fmt.Errorf("mounting a loopback at %s by FUSE: %w", mounted, err)
 	}
 	if _, err = fmt.Fprintln(output, "mounted"); err == nil {
-		_, _ = io.Copy(io.Discard, input) // any end is the end
+		_, _ = io.Copy(io.Discard, input) // an error ends it, too
 	}
 	if err := errors.Join(err, fuseview.Detach(mounted)); err != nil {
 		return err

@@ -11,10 +11,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// workload fills a log with about n records and returns how many they are, if
-// none is coalesced. A file stays open: while one is, and a quarter of the log
-// is free, no state checkpoint is taken. Names of four letters make a record
-// of 48 bytes, as a small write does.
+// workload fills a log with about n records and returns their number without coalescing. A file
+// stays open: while one is open and a quarter of the log is free, no state checkpoint is taken.
+// With names of four letters a record has 48 bytes, like that of a small write.
 type workload struct {
 	name      string
 	size      nvmf.Bytes // of the partition; sparse
@@ -72,7 +71,7 @@ var (
 		})
 	}}
 
-	// checkpointFiles keeps within a GiB of data: three records for each file.
+	// checkpointFiles writes less than 1 GiB of data: three records for each file.
 	checkpointFiles = workload{"files made, written, closed", 8 * nvmf.GiB, 0, func(w *worker, n int) (int, error) {
 		w.open("checkpoints")
 		piece := [][]byte{make([]byte, 512)}
@@ -90,7 +89,7 @@ var (
 	}}
 )
 
-// worker runs a workload. The first error stays.
+// worker runs a workload. It keeps the first error.
 type worker struct {
 	ctx context.Context
 	fs  *microfs.FS

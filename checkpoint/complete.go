@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// judge finds out what each of the sets lacks that jobs of one size have written. writers are the ranks that
-// must have a part of each.
+// judge fills in Missing of sets that jobs of one size have written. writers are the ranks that must have a part of
+// each set.
 func judge(sets []*Set, writers []int) {
 	votes, whole := map[part]int{}, make([]bool, len(sets))
 	voters := 0
@@ -41,7 +41,7 @@ func judge(sets []*Set, writers []int) {
 	}
 }
 
-// miss fills in Missing. lacks are parts that other sets have.
+// miss fills in Missing of one set. lacks are parts that other sets have and this one has not.
 func (s *Set) miss(lacks []part, writers []int) {
 	for _, f := range s.Files {
 		if !f.Closed || f.Lost {
@@ -69,19 +69,19 @@ func (s *Set) miss(lacks []part, writers []int) {
 	})
 }
 
-// sort puts the files in order.
+// sort orders the files.
 func (s *Set) sort() {
 	slices.SortFunc(s.Files, func(a, b File) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), strings.Compare(a.Path, b.Path))
 	})
 }
 
-// closed reports whether all files are.
+// closed reports whether all files are closed.
 func (s *Set) closed() bool {
 	return !slices.ContainsFunc(s.Files, func(f File) bool { return !f.Closed || f.Lost })
 }
 
-// absent returns those of ranks that have no file.
+// absent returns the ranks, of the given ones, that have no file in the set.
 func (s *Set) absent(ranks []int) (absent []int) {
 	have := map[int]bool{}
 	for _, f := range s.Files {
@@ -98,7 +98,7 @@ func (s *Set) absent(ranks []int) (absent []int) {
 // kOfN matches the numbers of a name like model_00003-of-00008.pt.
 var kOfN = regexp.MustCompile(`([0-9]+)[-_.]?of[-_.]?([0-9]+)`)
 
-// shards returns what names that say k-of-n let miss, one of each name.
+// shards returns the parts that are missing by names of the form k-of-n, one for each such name.
 func (s *Set) shards() (missing []Part) {
 	type group struct{ before, behind string } // of k, with n
 	have, width, total := map[group]map[uint64]bool{}, map[group]int{}, map[group]uint64{}
@@ -133,8 +133,7 @@ func (s *Set) shards() (missing []Part) {
 	return missing
 }
 
-// metadata returns the file that torch.distributed.checkpoint writes last,
-// where it is missing.
+// metadata returns the file that torch.distributed.checkpoint writes last, if it is missing.
 func (s *Set) metadata() (missing []Part) {
 	parts, done := map[string]bool{}, map[string]bool{} // directories that have them
 	for _, f := range s.Files {

@@ -31,7 +31,7 @@
 // that a letter follows (2d), the digit of an extension (.h5), k and n of
 // k-of-n, numbers behind words for parts of a job or of a file (rank, part,
 // layer and such), and those that are the number of the rank in all files of
-// such names. Of the others the step is the first that there is of:
+// such names (where one rank alone has any, if there are others). Of the others the step is the first that there is of:
 //
 //  1. a number behind step, iter, iteration or cycle: step-400, iter_0000100;
 //  2. a number behind ckpt, checkpoint, chk, restart and such, or epoch;

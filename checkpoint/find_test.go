@@ -166,6 +166,23 @@ func TestWithoutPattern(t *testing.T) {
 	}
 }
 
+// TestOneFileOfEachRank: where each rank writes its one file anew, the numbers are those of the ranks, and no file is an older checkpoint of another
+// rank's. A rank that is alone may count steps.
+func TestOneFileOfEachRank(t *testing.T) {
+	for _, format := range []string{"f%d", "ckpt.%d", "restart/%d", "out_%03d.h5"} {
+		var lines []string
+		for rank := range 3 {
+			lines = append(lines, fmt.Sprintf("%d "+format, rank, rank))
+			all, ranks := files(t, lines...), rank+1
+			for _, tree := range []bool{false, true} {
+				list, err := Find(all, "", Job{Ranks: ranks, Tree: tree})
+				require.NoError(t, err)
+				assert.Len(t, list, map[bool]int{true: 1}[ranks == 1], "%s, %d ranks", format, ranks)
+			}
+		}
+	}
+}
+
 // TestTorn takes away, or leaves open, any one file of the newest checkpoint
 // that a program has written: it does not count any more.
 func TestTorn(t *testing.T) {

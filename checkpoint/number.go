@@ -21,17 +21,17 @@ type number struct {
 	not       bool   // it is none that counts steps, whatever its value
 }
 
-// whole reports whether it is the name of a directory.
+// whole reports whether the number is the whole name of a directory.
 func (n *number) whole(path string) bool {
 	return n.span == n.component && n.end < len(path)
 }
 
 var (
-	// Words that end in these have a step behind them.
+	// A number behind a word that ends in one of these is a step.
 	stepWords = []string{"step", "iter", "iteration", "cycle"}
-	// These stand for a checkpoint, most often.
+	// These words mean a checkpoint in most names.
 	checkpointWords = []string{"ckpt", "checkpoint", "chkpt", "chk", "cpt", "restart", epochWord}
-	// These number something else. Some of them are what a longer word may end in.
+	// A number behind one of these is not a step. A longer word may end in some of them.
 	rankWords       = []string{"rank", "proc", "process", "processor", "task"}
 	otherWords      = []string{"part", "shard", "chunk", "block", "layer", "level", "expert", "worker", "thread", "node", "host"}
 	otherWordsWhole = []string{"pe", "of", "v", "version"}
@@ -41,8 +41,7 @@ func endsIn(word string, ends []string) bool {
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(word, end) })
 }
 
-// epochWord is before a number that may stand beside that of the step, and grows
-// with it: epoch=3-step=400.ckpt.
+// epochWord is before a number that may be in the name beside the step, and grows with the step: epoch=3-step=400.ckpt.
 const epochWord = "epoch"
 
 var (
@@ -53,7 +52,7 @@ var (
 	extension = regexp.MustCompile(`\.[A-Za-z]+[0-9]$`)
 )
 
-// numbers returns those in a path, from left to right.
+// numbers returns the numbers in a path, from left to right.
 func numbers(path string) (list []number) {
 	for start := 0; start <= len(path); {
 		end := start + strings.IndexByte(path[start:]+"/", '/')
@@ -85,28 +84,27 @@ func newNumber(path string, at, component span) number {
 	return n
 }
 
-// isLetter takes what is not ASCII for letters.
+// isLetter reports whether a byte is a letter; bytes that are not ASCII count as letters.
 func isLetter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
 }
 
-// findStep returns the number of a path that counts steps, by the rules of the
-// package comment. rank says which of all numbers are the rank's. worded says
-// that a word in front of it says so.
-func findStep(path string, all []number, rank []bool) (at span, worded, ok bool) {
+// findStep returns the number of a path that counts steps, by the rules of the package comment. rank tells which of the
+// numbers are the number of the rank. worded is true if a word in front of the number marks it as a step.
+func findStep(path string, all []number, rank rankPlace) (at span, worded, ok bool) {
 	var some, others []number
 	for i, n := range all {
 		switch {
 		case n.not:
 		case endsIn(n.word, stepWords):
 			return n.span, true, true
-		case rank[i]:
+		case rank.is[i]:
 			others = append(others, n)
 		default:
 			some = append(some, n)
 		}
 	}
-	if len(some) == 0 { // better one that may be a rank's than none
+	if len(some) == 0 && !rank.several { // better one that may be a rank's than none
 		some = others
 	}
 	for _, n := range some {
@@ -145,7 +143,7 @@ func last(some []number) (at span, ok bool) {
 	return best.span, true
 }
 
-// plain returns a number without zeros that do not count.
+// plain returns a number without leading zeros.
 func plain(text string) string {
 	whole, fraction, _ := strings.Cut(text, ".")
 	if whole = strings.TrimLeft(whole, "0"); whole == "" {
@@ -157,7 +155,7 @@ func plain(text string) string {
 	return whole + "." + fraction
 }
 
-// compareNumbers orders what plain returns.
+// compareNumbers compares numbers in the form that plain returns.
 func compareNumbers(a, b string) int {
 	wholeA, fractionA, _ := strings.Cut(a, ".")
 	wholeB, fractionB, _ := strings.Cut(b, ".")

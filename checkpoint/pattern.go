@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// The places in a pattern of what tells sets apart.
+// The placeholders of a pattern: the part of a path in which sets differ.
 const (
 	stepPlace = "{step}"
 	namePlace = "{name}"
 )
 
-// ErrPattern is in errors about a pattern that is none.
+// ErrPattern is wrapped by errors about an invalid pattern.
 var ErrPattern = errors.New("not a pattern of checkpoints")
 
-// stepMark stands for the number while a path is matched: no path has it.
+// stepMark replaces the number while a path is matched: no path contains it.
 const stepMark = "\x00"
 
-// A pattern is one that was parsed.
+// A pattern is a parsed pattern.
 type pattern struct {
 	paths *regexp.Regexp
 	named bool // {name} is in it, not {step}
 }
 
-// parsePattern fails with ErrPattern.
+// parsePattern parses a pattern. Its errors wrap ErrPattern.
 func parsePattern(text string) (*pattern, error) {
 	p := &pattern{named: strings.Contains(text, namePlace)}
 	if strings.Count(text, stepPlace)+strings.Count(text, namePlace) != 1 {
@@ -62,7 +62,7 @@ func parsePattern(text string) (*pattern, error) {
 	return p, nil
 }
 
-// find returns where in the path the step or name is.
+// find returns the position of the step or name in the path.
 func (p *pattern) find(path string) (at span, ok bool) {
 	if p.named {
 		m := p.paths.FindStringSubmatchIndex(path)

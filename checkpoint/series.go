@@ -10,8 +10,8 @@ import (
 
 // A Series is the checkpoints whose names differ in one place only.
 type Series struct {
-	// Pattern finds its files. For a series that was found without one it is
-	// a suggestion, which finds at least these.
+	// Pattern matches the files of the series. For a series that was found without a pattern it is a suggestion, which
+	// matches at least these files.
 	Pattern string
 	Sets    []Set // oldest first
 
@@ -22,8 +22,8 @@ type Series struct {
 // Newest returns the last complete set. ok is false if none is complete.
 func (s *Series) Newest() (set *Set, ok bool) { return Newest(s.Sets) }
 
-// Undecided returns a set of a series without a complete one, if it cannot be told whether the set is: all that it lacks is files of ranks of
-// which an earlier set lacks the same, so these ranks may write none.
+// Undecided returns a set of a series that has no complete one, if it cannot be told whether the set is complete: it
+// lacks only files of ranks of which an earlier set lacks the same files, so these ranks may write none.
 func (s *Series) Undecided() (set *Set, ok bool) {
 	if _, ok := s.Newest(); ok {
 		return nil, false
@@ -41,9 +41,9 @@ func (s *Series) Undecided() (set *Set, ok bool) {
 	return alike[n-1], true
 }
 
-// Find returns the series of checkpoints among files, which are those of all ranks.
-// With a pattern it is one, or none if no file matches; without one ("") it is
-// all that there are, in order of their patterns. The error is in ErrPattern.
+// Find returns the series of checkpoints among files, the files of all ranks. With a pattern the result is one series,
+// or none if no file matches. Without a pattern ("") it is all series, in order of their patterns. Errors wrap
+// ErrPattern.
 func Find(files []File, text string, job Job) ([]Series, error) {
 	places := ranksIn(files, job)
 	found := map[string]*collector{}
@@ -55,7 +55,7 @@ func Find(files []File, text string, job Job) ([]Series, error) {
 		c := &collector{Series: Series{Pattern: text, named: p.named}, job: job}
 		for _, f := range files {
 			if at, ok := p.find(f.Path); ok {
-				c.add(f, at, places.of(f.Path))
+				c.add(f, at, places.of(f.Path).is)
 				found[""] = c
 			}
 		}
@@ -66,13 +66,13 @@ func Find(files []File, text string, job Job) ([]Series, error) {
 			if !ok {
 				continue
 			}
-			stem := stemOf(f.Path, at, all, rank)
+			stem := stemOf(f.Path, at, all, rank.is)
 			c := found[stem]
 			if c == nil {
 				c = &collector{Series: Series{Pattern: stem, worded: worded}, job: job}
 				found[stem] = c
 			}
-			c.add(f, at, rank)
+			c.add(f, at, rank.is)
 		}
 	}
 	var list []Series
@@ -92,9 +92,9 @@ var (
 	ErrSeveral = errors.New("there are several series of files that could be checkpoints")
 )
 
-// Choose returns the series that is meant where there was no pattern: the only
-// one, or the only one that a rank has files of, or of these the only one with a word
-// for a step or a checkpoint in front of its number. Otherwise the error is ErrNone, or in ErrSeveral and lists the patterns.
+// Choose returns the series that the user means if no pattern was given: the only series; else the only one of which a
+// rank has files; else the only one of these with a word for a step or a checkpoint in front of its number. Otherwise
+// the error is ErrNone, or wraps ErrSeveral and lists the patterns.
 func Choose(list []Series) (*Series, error) {
 	if len(list) == 0 {
 		return nil, ErrNone
@@ -118,19 +118,26 @@ func Choose(list []Series) (*Series, error) {
 	return &list[0], nil
 }
 
-// ofRanks says whether a rank has a file of it: others are what the job's script writes.
+// ofRanks reports whether a rank has a file of the series. Job scripts write the others.
 func (s *Series) ofRanks() bool {
 	return slices.ContainsFunc(s.Sets, func(set Set) bool {
 		return slices.ContainsFunc(set.Ranks(), func(rank int) bool { return rank >= 0 })
 	})
 }
 
-// maxPatterns is how many an error lists.
+// maxPatterns is the number of patterns that an error lists.
 const maxPatterns = 5
 
-// rankPlaces says of paths of one shape, which differ in numbers only, which of
-// the numbers are that of the rank in all of them.
-type rankPlaces map[string][]bool
+// rankPlaces maps a path with its numbers replaced to what is known of the rank's number in paths of that form.
+type rankPlaces map[string]rankPlace
+
+// A rankPlace tells which numbers are equal to the rank in all paths of one form. If one rank has all of these paths
+// the equality may be chance.
+type rankPlace struct {
+	is      []bool
+	rank    int
+	several bool // ranks have such files
+}
 
 func shapeOf(path string) string { return digits.ReplaceAllString(path, "#") }
 
@@ -141,23 +148,24 @@ func ranksIn(files []File, job Job) rankPlaces {
 			continue // it may be of any
 		}
 		all, shape := numbers(f.Path), shapeOf(f.Path)
-		rank, known := places[shape]
+		place, known := places[shape]
 		if !known {
-			rank = slices.Repeat([]bool{true}, len(all))
-			places[shape] = rank
+			place = rankPlace{is: slices.Repeat([]bool{true}, len(all)), rank: f.Rank}
 		}
+		place.several = place.several || f.Rank != place.rank
 		for i, n := range all {
-			rank[i] = rank[i] && plain(n.of(f.Path)) == fmt.Sprint(f.Rank)
+			place.is[i] = place.is[i] && plain(n.of(f.Path)) == fmt.Sprint(f.Rank)
 		}
+		places[shape] = place
 	}
 	return places
 }
 
-func (p rankPlaces) of(path string) []bool {
-	if rank, known := p[shapeOf(path)]; known {
-		return rank
+func (p rankPlaces) of(path string) rankPlace {
+	if place, known := p[shapeOf(path)]; known {
+		return place
 	}
-	return make([]bool, len(numbers(path)))
+	return rankPlace{is: make([]bool, len(numbers(path)))}
 }
 
 // stemOf returns what is before the step, with * for numbers that may differ
@@ -174,13 +182,13 @@ func stemOf(path string, at span, all []number, rank []bool) string {
 	return stem.String() + plainPattern(path[done:at.start])
 }
 
-// plainPattern makes a pattern of a part of a path.
+// plainPattern escapes a part of a path for use in a pattern.
 func plainPattern(text string) string {
 	return strings.NewReplacer("*", "?", "{", "?").Replace(text)
 }
 
-// A part is a file that a set has or should have: of which rank (in a tree of any), and its path
-// with stepPlace for what differs, and * for an epoch beside it.
+// A part is a file that a set has or should have: its rank (any rank in a tree), and its path with stepPlace in the
+// place of the number, and * in the place of an epoch.
 type part struct {
 	rank int
 	path string
@@ -195,18 +203,18 @@ func (c *collector) part(f File, at span) part {
 	return part{rank, same(f.Path[:at.start]) + stepPlace + same(f.Path[at.end:])}
 }
 
-// A collector puts the sets of a series together.
+// A collector groups files into the sets of a series.
 type collector struct {
 	Series
 	job   Job
 	sets  map[string]*Set // by plain number, or by name
 	ends  map[string]bool // what is behind the steps
 	ranks map[int]bool    // that have files, of any set
-	// numbered says that the rank's number is in the names.
+	// numbered is true if the rank's number is in the names.
 	numbered bool
 }
 
-// add takes a file whose path has the step or name at a place.
+// add adds a file whose path has the step or name at place.
 func (c *collector) add(f File, at span, rank []bool) {
 	if c.sets == nil {
 		c.sets, c.ends, c.ranks = map[string]*Set{}, map[string]bool{}, map[int]bool{}
@@ -234,7 +242,7 @@ func (c *collector) add(f File, at span, rank []bool) {
 	set.parts = append(set.parts, c.part(f, at))
 }
 
-// tail returns a pattern of what is behind the steps.
+// tail returns a pattern of the parts of paths behind the steps.
 func (c *collector) tail() string {
 	if len(c.ends) == 1 {
 		for end := range c.ends {
@@ -260,7 +268,7 @@ func (c *collector) tail() string {
 	return "*"
 }
 
-// series returns the sets in order, each with what it lacks.
+// series returns the sets in order, each with its missing parts.
 func (c *collector) series() Series {
 	s := c.Series
 	for _, set := range c.sets {
@@ -279,7 +287,7 @@ func (c *collector) series() Series {
 	return s
 }
 
-// Sort orders things that have a set of the pattern each, from wherever it is, as the sets of a Series are: the oldest first.
+// Sort sorts elements that refer to sets of the pattern in the order of the sets of a Series: the oldest first.
 func Sort[T any](pattern string, list []T, set func(*T) *Set) {
 	named := strings.Contains(pattern, namePlace)
 	slices.SortStableFunc(list, func(a, b T) int { return compareSets(set(&a), set(&b), named) })
@@ -292,7 +300,8 @@ func compareSets(a, b *Set, named bool) int {
 	return cmp.Or(compareNumbers(plain(a.Name), plain(b.Name)), a.Ended().Compare(b.Ended()))
 }
 
-// oneWriter says that one rank writes for all. In a tree it need not be the same rank at all times: a file's path does not change with it.
+// oneWriter reports whether one rank writes for all. In a tree that rank may change: a file's path does not depend on
+// its writer.
 func (c *collector) oneWriter() bool {
 	if !c.job.Tree {
 		return len(c.ranks) <= 1
@@ -305,7 +314,7 @@ func (c *collector) oneWriter() bool {
 	return true
 }
 
-// writers returns the ranks that are expected to have a part of each set of a job of so many ranks.
+// writers returns the ranks that must have a part of each set, in a job of size ranks.
 func (c *collector) writers(ranks int) []int {
 	switch {
 	case ranks == 1 && c.job.Tree:

@@ -14,33 +14,33 @@ type File struct {
 	Size     int64  // bytes
 	Created  time.Time
 	Modified time.Time // the last change of its content
-	// Closed says that its last writer has closed it and nothing has changed
-	// it since.
+	// Closed is true if the last writer has closed the file and nothing has changed it since.
 	Closed bool
-	// Lost says that it has bytes where nothing is any more: on a target that was replaced.
+	// Lost is true if bytes of the file were on a target that was replaced.
 	Lost bool
 }
 
-// A Job is what is known of those who write.
+// A Job describes the job that has written the files.
 type Job struct {
 	Ranks int // how many the job has
-	// Tree says that all ranks have one tree: a path is one file, whoever has written it, and the Rank of a File is
-	// the one that has.
+	// Tree is true if all ranks share one tree: a path is one file, whichever rank has written it, and File.Rank is the
+	// rank that has.
 	Tree bool
-	// Sizes are the numbers of ranks that it has had one after the other, if there were several. Before the first it had Ranks.
+	// Sizes are the numbers of ranks that the job has had one after the other, if it had several. Before the first
+	// entry it had Ranks.
 	Sizes []Size
-	// Writers are the ranks that write a part of every checkpoint. Without
-	// them the package comment says who is expected to.
+	// Writers are the ranks that write a part of every checkpoint. If it is empty the package comment says which ranks
+	// are expected to.
 	Writers []int
 }
 
-// A Size is how many ranks a job has had from some time on.
+// A Size is the number of ranks that a job has had since some time.
 type Size struct {
 	Since time.Time
 	Ranks int
 }
 
-// size returns how many ranks the job had that wrote a set.
+// size returns the number of ranks of the job that wrote a set.
 func (j *Job) size(s *Set) int {
 	if j.Tree && !slices.ContainsFunc(s.Files, File.ofRank) {
 		return 1 // a single process has no partition of its own there
@@ -58,11 +58,11 @@ func (f File) ofRank() bool { return f.Rank >= 0 }
 
 // A Set is one checkpoint: files that belong together.
 type Set struct {
-	// Name is what stands in the paths for {step} or {name}. It is as the files
-	// have it, with zeros in front; without them if files differ in that.
+	// Name is the text of the paths at {step} or {name}. Leading zeros of a number are kept, unless files differ in
+	// them.
 	Name  string
 	Files []File // in order of rank and path
-	// Missing is what keeps the set from being complete, in the same order.
+	// Missing lists the files for which the set is not complete, in the same order.
 	Missing []Part
 
 	parts []part // of Files
@@ -76,7 +76,7 @@ type Part struct {
 	Lost bool   // the file is there, but not all of its bytes
 }
 
-// String says what is missing: "melt.400.0 of rank 0 was not closed".
+// String describes the missing file: "melt.400.0 of rank 0 was not closed".
 func (p Part) String() string {
 	path := strings.TrimPrefix(p.Path, "/")
 	switch {
@@ -115,7 +115,7 @@ func (s *Set) Ranks() (ranks []int) {
 	return ranks
 }
 
-// Begun returns when the first of its files was created.
+// Begun returns the time at which the first of its files was created.
 func (s *Set) Begun() (first time.Time) {
 	for _, f := range s.Files {
 		if first.IsZero() || f.Created.Before(first) {
@@ -125,7 +125,7 @@ func (s *Set) Begun() (first time.Time) {
 	return first
 }
 
-// Ended returns when the last of its files was last changed.
+// Ended returns the time of the last change of any of its files.
 func (s *Set) Ended() (last time.Time) {
 	for _, f := range s.Files {
 		if f.Modified.After(last) {

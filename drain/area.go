@@ -180,5 +180,8 @@ func (f *areaFile) Data(off int64) (from, to int64, err error) {
 	return from, to, err
 }
 
+// Clone cannot be: a microfs has one owner for each block.
+func (f *areaFile) Clone(file, int64, int64) error { return syscall.ENOTSUP }
+
 // Forget has nothing to do: reads go to the device.
 func (f *areaFile) Forget(int64, int64) {}

@@ -12,7 +12,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// A Compression is how the files of a set are stored: as they are, or each as what the program of that name makes of it, and undoes.
+// A Compression is the format of the files of a set: uncompressed, or the format of the program of that name.
 type Compression string
 
 // The compressions that there are.
@@ -22,8 +22,8 @@ const (
 	LZ4   Compression = "lz4"
 )
 
-// ParseCompression takes the name of one, or "" for none.
-func ParseCompression(text string) (Compression, error) {
+// parseCompression returns the compression of that name; "" is none.
+func parseCompression(text string) (Compression, error) {
 	switch c := Compression(text); c {
 	case Plain, Zstd, LZ4:
 		return c, nil
@@ -42,10 +42,10 @@ func (c Compression) suffix() string {
 	return ""
 }
 
-// mostWindow is what is kept of a stream while it is read: the most that zstd's own program has without being asked for more.
-const mostWindow = 128 << 20
+// maxWindow is the largest window that is decompressed: the limit of zstd's own program without options.
+const maxWindow = 128 << 20
 
-// writer returns what compresses to w, in the goroutine that writes.
+// writer returns a writer that compresses to w, in the goroutine that writes.
 func (c Compression) writer(w io.Writer) (io.WriteCloser, error) {
 	if c == Zstd {
 		return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
@@ -54,13 +54,13 @@ func (c Compression) writer(w io.Writer) (io.WriteCloser, error) {
 	return z, z.Apply(lz4.ConcurrencyOption(1), lz4.BlockSizeOption(lz4.Block1Mb))
 }
 
-// read has a stream read decompressed, in the goroutine that reads, until end is called.
+// read decompresses a stream, in the goroutine that reads, until end is called.
 func (c Compression) read(r *compressed) (end func(), err error) {
 	if c == LZ4 {
 		r.plain = lz4.NewReader(packed{r})
 		return func() {}, nil
 	}
-	z, err := zstd.NewReader(packed{r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(mostWindow))
+	z, err := zstd.NewReader(packed{r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,8 @@ func (c Compression) read(r *compressed) (end func(), err error) {
 	return z.Close, nil
 }
 
-// compress copies all of a file, from its start also where it was cut short. It writes over what is there: who compresses the same file at the same time
-// writes the same.
+// compress copies all of a file, from its start also after an interruption. It overwrites an existing file: two
+// processes that compress the same file write the same bytes.
 func (c *copier) compress(ctx context.Context, file int) error {
 	f := &c.set.Files[file]
 	if err := c.open(file); err != nil {
@@ -97,7 +97,7 @@ func (c *copier) compress(ctx context.Context, file int) error {
 		return err
 	}
 	for i, sum := range sums {
-		if err := c.record(place{file, i}, sum); err != nil {
+		if err := c.record(entry{File: file, Segment: i, Sum: sum}); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,8 @@ func (w *writes) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// expand calls use for all blocks of a compressed file, in order. The error is in ErrDamaged if the file is not what was compressed.
+// expand calls use for all blocks of a compressed file, in order. The error wraps ErrDamaged if the content is not what
+// was compressed.
 func (s *Set) expand(ctx context.Context, dir directory, f *File, buf []byte, use func(part []byte, off int64) error) (err error) {
 	from, err := dir.Open(s.stored(f), os.O_RDONLY, 0)
 	if err != nil {
@@ -151,7 +152,7 @@ func (s *Set) expand(ctx context.Context, dir directory, f *File, buf []byte, us
 	return nil
 }
 
-// A compressed stream is read decompressed. What is wrong with it is ErrDamaged, unless it could not be read.
+// A compressed stream is decompressed as it is read. Errors of its content wrap ErrDamaged.
 type compressed struct {
 	ctx    context.Context // of the worker
 	from   io.Reader
@@ -175,7 +176,7 @@ func (r *compressed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A packed stream is the same as it is stored.
+// A packed stream is the same stream in its stored form.
 type packed struct{ *compressed }
 
 func (r packed) Read(p []byte) (int, error) {

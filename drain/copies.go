@@ -13,44 +13,57 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"nvmecr/internal/crc64"
 )
 
-// ErrPartAway says that a target has a part of a set and its copy area cannot be used now.
+// ErrPartAway: a target has a part of a set, and its copy area cannot be used now.
 var ErrPartAway = errors.New("a target that has a part of its copies cannot be used")
 
-// ErrOneDomain says that all areas which can be written to fail together.
+// ErrFewDomains: there are fewer failure domains with a copy area than a set has shards.
+var ErrFewDomains = errors.New("too few failure domains with a copy area")
+
+// ErrOneDomain: all writable copy areas are in one failure domain.
 var ErrOneDomain = errors.New("no copy area in another failure domain")
 
-// Copies are the copy areas of the targets of a store. A set is there in parts: the files that an area has of it are a set of
-// their own there, which names the other files, and the targets that have these.
+// Copies are the copy areas of the targets of a store. A set is stored in parts. A part is a set of its own in one
+// area; its manifest lists the files of the other parts, and their targets.
 //
-// A file depends on targets: those that have its bytes, and its name. Its copy is in a failure domain that it does not depend on, or where there is
-// none there is one in each of two. So either the file or a copy is left, whichever domain is lost.
+// A file depends on the targets of its data and of its name. Its copy is in a failure domain on which the file does not
+// depend. If there is no such domain, it has a copy in each of two. So either the file or a copy survives the loss of
+// any one domain.
+//
+// With a [Code] each part has a shard of every file instead, in a domain of its own.
 type Copies struct {
 	areas   []*Level // by target; nil: it has none, or cannot be reached
 	domains []string // of the targets
+	code    Code     // of what is put
 }
 
-// NewCopies puts the areas of targets together, which are in failure domains. One that is not there is nil.
-func NewCopies(areas []*Level, domains []string) *Copies { return &Copies{areas, domains} }
+// NewCopies returns the Copies of the areas of targets, which are in the given failure domains. The area of a missing
+// target is nil. The code is for new sets; existing sets may have others.
+func NewCopies(areas []*Level, domains []string, code Code) *Copies {
+	return &Copies{areas, domains, code}
+}
 
-// A part is what one area has of a set.
+// A part is the part of a set in one area.
 type part struct {
 	target int
 	level  *Level
 	set    *Set
 }
 
-// Protected reports whether all parts of a set of copies are there.
+// Protected reports whether all parts of a set of copies exist.
 func (s *Set) Protected() bool { return s.PartsPresent() == len(s.Parts) }
 
-// PartsPresent returns how many parts of a set of copies there are, of len(s.Parts).
+// PartsPresent returns how many parts of a set of copies exist, of len(s.Parts).
 func (s *Set) PartsPresent() int { return len(s.present) }
 
-// holds says whether there is a copy of a file of a set of copies.
-func (s *Set) holds(file int) bool { return len(s.at[file]) > 0 }
+// holds reports whether there is a copy of a file of a set of copies, or enough shards of it.
+func (s *Set) holds(file int) bool { return len(s.at[file]) >= max(s.Code.Data, 1) }
 
-// Sets returns the sets of which there are parts, with all of their files: of some there may be no copy any more. For errors see Level.Sets.
+// Sets returns the sets of which any part exists, with all of their files; some of the files may have no copy any more.
+// For errors see Level.Sets.
 func (c *Copies) Sets() (sets []Set, err error) {
 	for t, area := range c.areas {
 		if area == nil {
@@ -70,19 +83,31 @@ func (c *Copies) Sets() (sets []Set, err error) {
 	return sets, err
 }
 
-// whole returns the set that a part is of, without any part.
+// whole returns the set to which a part belongs, without any part.
 func (s *Set) whole() Set {
 	w := *s
 	w.Dir, w.Rest, w.present = path.Join("copies", label(s)), nil, nil
-	w.Files = slices.Concat(s.Files, s.Rest)
-	slices.SortFunc(w.Files, func(a, b File) int { return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Path, b.Path)) })
+	w.Shard, w.Files = 0, sorted(slices.Concat(s.Files, s.Rest))
+	for i := range w.Files {
+		f := &w.Files[i]
+		f.Size, f.Sums, f.Whole = f.whole().Size, f.whole().Sums, nil
+	}
 	w.at = make([][]int, len(w.Files))
 	return w
 }
 
-// hasPart says whether a part is of the set: it is of the same checkpoint, cut into the same parts.
+// sorted sorts files, and returns them.
+func sorted(files []File) []File {
+	slices.SortFunc(files, func(a, b File) int { return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Path, b.Path)) })
+	return files
+}
+
+// hasPart reports whether a part belongs to the set: it is of the same checkpoint, divided into the same parts.
 func (s *Set) hasPart(p *Set) bool {
-	return s.sameAs(p) && slices.Equal(s.Parts, p.Parts) && len(s.Files)+len(s.Rest) == len(p.Files)+len(p.Rest)
+	if s.Code != (Code{}) && !s.sameFiles(p) { // shards of other bytes do not go together
+		return false
+	}
+	return s.sameAs(p) && s.Code == p.Code && slices.Equal(s.Parts, p.Parts) && s.Division == p.Division && len(s.Files)+len(s.Rest) == len(p.Files)+len(p.Rest)
 }
 
 func (s *Set) addPart(p part) {
@@ -101,9 +126,13 @@ func (s *Set) addPart(p part) {
 	}
 }
 
-// Put copies a set, and returns it as it is there. depends says for each file by which targets' loss it is lost. Where there is no space older sets go, but
-// not the newest of each series. For errors see Level.Put; ErrOneDomain, ENOSPC.
+// Put copies a set, and returns the resulting set. depends returns the targets on which a file depends; it is ignored
+// for shards. If there is no space older sets are removed, except the newest of each series. For errors see Level.Put;
+// ErrOneDomain, ErrFewDomains, ErrPartAway, ENOSPC.
 func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File) []int, o Options) (*Set, error) {
+	if c.code != (Code{}) {
+		return c.putShards(ctx, s, src, o)
+	}
 	have, err := c.copiesOf(s)
 	if err != nil {
 		return nil, err
@@ -141,13 +170,15 @@ func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File
 	return &done, c.removeOthers(&done)
 }
 
-// copiesOf returns what there is of copies of a set; nil if there is nothing.
+// copiesOf returns the existing copies of a set, of the same code; nil if there are none.
 func (c *Copies) copiesOf(s *Set) (*Set, error) {
 	sets, err := c.Sets()
 	if errors.Is(err, ErrManifest) {
 		err = nil // of others
 	}
-	if i := slices.IndexFunc(sets, func(have Set) bool { return have.sameAs(s) }); i >= 0 {
+	if i := slices.IndexFunc(sets, func(have Set) bool {
+		return have.sameAs(s) && have.Code == c.code && (c.code == Code{} || have.sameFiles(s))
+	}); i >= 0 {
 		return &sets[i], err
 	}
 	return nil, err
@@ -158,15 +189,15 @@ func (c *Copies) copiesOf(s *Set) (*Set, error) {
 func (c *Copies) within(targets []int) (*Copies, error) {
 	areas := make([]*Level, len(c.areas))
 	for _, t := range targets {
-		if t < 0 || t >= len(areas) || c.areas[t] == nil {
+		if c.area(t) == nil {
 			return nil, fmt.Errorf("%w: target %d", ErrPartAway, t)
 		}
 		areas[t] = c.areas[t]
 	}
-	return &Copies{areas, c.domains}, nil
+	return &Copies{areas, c.domains, c.code}, nil
 }
 
-// removeOthers removes what there is of copies of a set that were cut otherwise, now that all of it is there.
+// removeOthers removes copies of a set with another division or code, now that the new ones are complete.
 func (c *Copies) removeOthers(done *Set) error {
 	sets, err := c.Sets()
 	if errors.Is(err, ErrManifest) {
@@ -180,7 +211,7 @@ func (c *Copies) removeOthers(done *Set) error {
 	return err
 }
 
-// divide returns the parts that a set is to have.
+// divide returns the parts of a set that is to be copied.
 func (c *Copies) divide(s *Set, depends func(*File) []int) (parts []part, err error) {
 	homes, used := make([][]int, len(s.Files)), map[int]bool{}
 	for i := range s.Files {
@@ -191,10 +222,10 @@ func (c *Copies) divide(s *Set, depends func(*File) []int) (parts []part, err er
 			used[t] = true
 		}
 	}
-	targets := slices.Sorted(maps.Keys(used))
+	targets, division := slices.Sorted(maps.Keys(used)), divisionOf(s, homes)
 	for _, t := range targets {
 		p := *s
-		p.Files, p.Rest, p.Parts = nil, nil, targets
+		p.Files, p.Rest, p.Parts, p.Division = nil, nil, targets, division
 		for i, f := range s.Files {
 			if slices.Contains(homes[i], t) {
 				p.Files = append(p.Files, f)
@@ -210,7 +241,17 @@ func (c *Copies) divide(s *Set, depends func(*File) []int) (parts []part, err er
 	return parts, nil
 }
 
-// homes returns the targets that get a copy of a file which depends on others.
+// divisionOf returns the checksum of a division: a restart may find a file's bytes on another target, and have others make its copy. Parts of two divisions of a set together may
+// lack a file.
+func divisionOf(s *Set, homes [][]int) Sum {
+	var text []byte
+	for i := range s.Files {
+		text = fmt.Appendf(text, "%q %v\n", s.In(&s.Files[i]), homes[i])
+	}
+	return Sum(crc64.Checksum(text))
+}
+
+// homes returns the targets that get a copy of a file which depends on other targets.
 func (c *Copies) homes(depends []int) (to []int, err error) {
 	doomed := map[string]bool{}
 	next := 0
@@ -239,7 +280,7 @@ func (c *Copies) homes(depends []int) (to []int, err error) {
 	return nil, ErrOneDomain
 }
 
-// putPart copies a part, and makes space for it if need be.
+// putPart copies a part, and frees space for it if necessary.
 func (c *Copies) putPart(ctx context.Context, p part, src Source, o Options) (*Set, error) {
 	for {
 		put, err := p.level.Put(ctx, p.set, src, o)
@@ -254,34 +295,42 @@ func (c *Copies) putPart(ctx context.Context, p part, src Source, o Options) (*S
 		case !errors.Is(err, syscall.ENOSPC):
 			return nil, err
 		}
-		old, e := c.oldest(p.target, p.set)
-		if e != nil {
-			return nil, errors.Join(err, e)
-		}
-		if old == nil {
-			return nil, fmt.Errorf("the copy area has room for one checkpoint and not for the next beside it: %w", err)
-		}
-		if e := c.Remove(old); e != nil {
-			return nil, errors.Join(err, e)
+		if err := c.makeSpace([]int{p.target}, p.set, err); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// relabel has a part say which others there are. Its bytes stay: they may be the only ones.
+// makeSpace removes an old set with parts on some targets for the next one, which was refused for want of space.
+func (c *Copies) makeSpace(targets []int, next *Set, full error) error {
+	old, err := c.oldest(targets, next)
+	if err != nil {
+		return errors.Join(full, err)
+	}
+	if old == nil {
+		return fmt.Errorf("the copy area has space for one checkpoint and not for the next beside it: %w", full)
+	}
+	if err := c.Remove(old); err != nil {
+		return errors.Join(full, err)
+	}
+	return nil
+}
+
+// relabel changes the list of the other parts in a part's manifest. Its data stays: it may be the only copy.
 func (l *Level) relabel(have, want *Set, o Options) error {
 	root, err := l.root.Sub(filepath.Base(have.Dir))
 	if err != nil {
 		return err
 	}
 	s := *have
-	s.Parts, s.Rest = want.Parts, want.Rest
+	s.Parts, s.Rest, s.Division = want.Parts, want.Rest, want.Division
 	p := &partial{root: root, set: &s, o: &o}
 	return errors.Join(p.writeManifest(), root.Close())
 }
 
-// oldest returns the oldest set with a part on a target that may go for the next one; nil if there is none. Of each series the newest that is protected stays, or
+// oldest returns the oldest set with a part on one of some targets that may go for the next one; nil if there is none. Of each series the newest that is protected stays, or
 // where none is the newest.
-func (c *Copies) oldest(target int, next *Set) (old *Set, err error) {
+func (c *Copies) oldest(targets []int, next *Set) (old *Set, err error) {
 	sets, err := c.Sets()
 	if errors.Is(err, ErrManifest) {
 		err = nil // of others
@@ -297,19 +346,19 @@ func (c *Copies) oldest(target int, next *Set) (old *Set, err error) {
 	}
 	for i := range sets {
 		s := &sets[i]
-		if s != stays[s.Pattern] && slices.ContainsFunc(s.present, func(p part) bool { return p.target == target }) {
+		if s != stays[s.Pattern] && slices.ContainsFunc(s.present, func(p part) bool { return slices.Contains(targets, p.target) }) {
 			return s, err
 		}
 	}
 	return nil, err
 }
 
-// sameAs says whether two sets, or parts of sets, are of one checkpoint.
+// sameAs reports whether two sets, or parts of sets, are of one checkpoint.
 func (s *Set) sameAs(o *Set) bool {
 	return s.Pattern == o.Pattern && s.Name == o.Name && s.Ended.Equal(o.Ended)
 }
 
-// removeStalePartials removes what is half written of other sets than the next one, which goes on there.
+// removeStalePartials removes incomplete sets, except that of the next one, which continues there.
 func (c *Copies) removeStalePartials(next *Set) error {
 	for _, area := range c.areas {
 		if area != nil {
@@ -321,7 +370,7 @@ func (c *Copies) removeStalePartials(next *Set) error {
 	return nil
 }
 
-// removePartials removes sets that are half written, but one. Nobody else writes to the level.
+// removePartials removes incomplete sets, except one. No other process writes to the level.
 func (l *Level) removePartials(but string) error {
 	d, err := l.root.Sub(partialDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -339,13 +388,15 @@ func (l *Level) removePartials(but string) error {
 	return errors.Join(err, d.Close())
 }
 
-// Get is Level.Get. Where one copy of the file cannot be read another one is, if there is one.
+// Get is Level.Get. If one copy of the file cannot be read it reads the other one, if there is one.
 func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
+	if s.Code != (Code{}) {
+		return s.joined(file, func(j *joined) error { return j.get(ctx, w, o) })
+	}
 	err := fmt.Errorf("%s: no copy is left: %w", s.Files[file].Path, fs.ErrNotExist)
 	for n, at := range s.at[file] {
 		p := s.present[at]
-		i := slices.IndexFunc(p.set.Files, func(f File) bool { return s.In(&f) == s.In(&s.Files[file]) })
-		e := p.level.Get(ctx, p.set, i, w, o)
+		e := p.level.Get(ctx, p.set, p.fileOf(s, &s.Files[file]), w, o)
 		if e == nil {
 			return nil
 		}
@@ -358,7 +409,13 @@ func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opt
 	return err
 }
 
-// CopyAt returns which file of the set a file of the copy area of a target is a copy of, by its path there; -1: of none.
+// fileOf returns the index of a file of the set in a part.
+func (p part) fileOf(s *Set, f *File) int {
+	return slices.IndexFunc(p.set.Files, func(g File) bool { return s.In(&g) == s.In(f) })
+}
+
+// CopyAt returns the index of the file of the set of which a file in the copy area of a target, named by its path
+// there, is a copy or shard; -1: of none.
 func (s *Set) CopyAt(target int, name string) int {
 	for _, p := range s.present {
 		if in, ok := strings.CutPrefix(name, path.Join("/", filepath.Base(p.set.Dir))+"/"); ok && p.target == target {
@@ -368,8 +425,11 @@ func (s *Set) CopyAt(target int, name string) int {
 	return -1
 }
 
-// ReadAt fills b with what the first copy that can be read has of a file from off on. It is what was copied, as far as the area itself can tell.
+// ReadAt reads a file at off from the first readable copy. The area verifies the data by its own checksums.
 func (c *Copies) ReadAt(s *Set, file int, b []byte, off int64) error {
+	if s.Code != (Code{}) {
+		return s.joined(file, func(j *joined) error { return j.ReadAt(b, off) })
+	}
 	err := fmt.Errorf("%s: no copy is left: %w", s.Files[file].Path, fs.ErrNotExist)
 	for n, at := range s.at[file] {
 		p := s.present[at]

@@ -19,6 +19,7 @@ import (
 type fleet struct {
 	devices []*areaDevice
 	domains []string
+	code    Code
 }
 
 func newFleet(t *testing.T, size nvmf.Bytes, domains ...string) *fleet {
@@ -37,7 +38,7 @@ func (f *fleet) mount(t *testing.T, readOnly bool, without ...string) *Copies {
 			areas[i] = d.mount(t, readOnly)
 		}
 	}
-	return NewCopies(areas, f.domains)
+	return NewCopies(areas, f.domains, f.code)
 }
 
 // ofRanks returns a checkpoint of a file for each rank, of n bytes, and one that all have written.
@@ -148,6 +149,63 @@ func TestCopiesCutShort(t *testing.T) {
 	}
 }
 
+// TestProtectedCheckpoint: copies protect a checkpoint only beside the store, shards also alone.
+func TestProtectedCheckpoint(t *testing.T) {
+	whole, cut := &Set{}, &Set{Code: NewCode(2, 1)}
+	for _, c := range []struct {
+		copied    *Set
+		need      []int
+		protected bool
+	}{{nil, nil, false}, {whole, nil, true}, {whole, []int{1}, false}, {cut, []int{1}, true}, {&Set{Parts: []int{0}}, nil, false}} {
+		assert.Equal(t, c.protected, (&Checkpoint{Copied: c.copied, Need: c.need}).Protected(), "%+v", c)
+	}
+}
+
+// TestCopiesTargetKilled kills a target for good before each of its writes, while a checkpoint is copied beside an older one. What depends on that target is in the older one's
+// copies; the next one's are there, or it is not protected.
+func TestCopiesTargetKilled(t *testing.T) {
+	old, m, data := ofRanks(t, "200", 3, 300)
+	next, m2, data2 := ofRanks(t, "400", 3, 300)
+	depends := inTree(3)
+	random := seeded(t)
+	for at := 1; ; at += 1 + random.IntN(2) {
+		fleet := newFleet(t, 4<<20, "a", "b", "c")
+		_, err := fleet.mount(t, false).Put(t.Context(), old, m, depends, Options{})
+		require.NoError(t, err)
+		target := random.IntN(3)
+		dev := fleet.killable(t, target)
+		c := fleet.mount(t, false)
+		dev.CutAt(at, 0)
+		put, err := c.Put(t.Context(), next, m2, depends, Options{})
+		left := fleet.mount(t, true, fleet.domains[target])
+		sets, e := left.Sets()
+		require.NoError(t, e)
+		found := map[string]bool{}
+		for i := range sets {
+			s, want := &sets[i], data
+			if s.Name == "400" {
+				require.False(t, s.Protected() && err != nil)
+				want = data2
+			}
+			if found[s.Name] = true; s.Name == "400" && err != nil {
+				continue
+			}
+			for j := range s.Files {
+				if f := &s.Files[j]; slices.Contains(depends(f), target) {
+					requireCopy(t, left, sets[i:i+1], f, want[f.Path])
+				}
+			}
+		}
+		require.True(t, found["200"], "target %d killed at write %d", target, at)
+		if err == nil {
+			require.True(t, put.Protected())
+			require.True(t, found["400"])
+			require.Greater(t, at, 10)
+			return
+		}
+	}
+}
+
 // TestCopiesAfterCutShort: what is half written does not stay when the job is at a later checkpoint.
 func TestCopiesAfterCutShort(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
@@ -179,7 +237,7 @@ func TestCopiesAfterCutShort(t *testing.T) {
 	}
 }
 
-// TestCopiesSpace: the oldest goes for the next one, and the newest stays when that has no room.
+// TestCopiesSpace: the oldest goes for the next one, and the newest stays when that has no space.
 func TestCopiesSpace(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b")
 	c := fleet.mount(t, false)
@@ -288,6 +346,43 @@ func TestCopiesCutOtherwise(t *testing.T) {
 	assert.Equal(t, []int{1, 3}, sets[0].Parts)
 }
 
+// TestCopiesDividedOtherwise: a file was restored to another target, so other parts have the files, of the same targets. Parts of both divisions do not count together: a set is
+// protected only when each file has a copy outside of its domains, and in the end there is one set.
+func TestCopiesDividedOtherwise(t *testing.T) {
+	s, m := checkpointOf("400", map[string][]byte{"/melt.400.0": random(t, 100), "/melt.400.1": random(t, 100)})
+	on := func(first int) func(*File) []int {
+		return func(f *File) []int { return []int{first ^ int(f.Path[len(f.Path)-1]-'0')} }
+	}
+	for at := 0; ; at++ {
+		fleet := newFleet(t, 4<<20, "a", "b")
+		_, err := fleet.mount(t, false).Put(t.Context(), s, m, on(0), Options{})
+		require.NoError(t, err)
+		fleet.devices[0] = newAreaDevice(t, 4<<20)
+		n := 0
+		_, err = fleet.mount(t, false).Put(t.Context(), s, m, on(1), Options{Workers: 1, step: endAfter(at, &n)})
+		require.Equal(t, n > at, err != nil)
+		sets, e := fleet.mount(t, true).Sets()
+		require.NoError(t, e)
+		for i := range sets {
+			if set := &sets[i]; set.Protected() {
+				for file := range set.Files {
+					require.True(t, set.holds(file), "after %d changes", at)
+				}
+			}
+		}
+		if err == nil {
+			require.Len(t, sets, 1)
+			require.True(t, sets[0].Protected())
+			fleet.devices[0] = newAreaDevice(t, 4<<20)
+			sets, err = fleet.mount(t, true).Sets()
+			require.NoError(t, err)
+			require.Len(t, sets, 1)
+			require.False(t, sets[0].Protected(), "a target of two is lost")
+			return
+		}
+	}
+}
+
 // TestMergeCopies: a checkpoint is complete if each file is in the store as it was, or in a copy.
 func TestMergeCopies(t *testing.T) {
 	s, m, _ := ofRanks(t, "400", 3, 10)
@@ -346,4 +441,21 @@ func TestMergeCopies(t *testing.T) {
 			assert.Equal(t, c.need == 0, got.Stored)
 		})
 	}
+}
+
+// TestMergeCopiesElsewhere: what is left of a checkpoint counts, too, where its names fit another pattern without those that are lost.
+func TestMergeCopiesElsewhere(t *testing.T) {
+	s, m, _ := ofRanks(t, "400", 3, 10)
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{})
+	require.NoError(t, err)
+	sets, err := fleet.mount(t, true, "b").Sets()
+	require.NoError(t, err)
+	left := slices.DeleteFunc(s.asFiles(), func(f checkpoint.File) bool { return f.Path == "/melt.400.1" })
+	merged := Merge([]checkpoint.Series{{Pattern: "melt.{step}.0", Sets: []checkpoint.Set{{Name: s.Name, Files: left}}}}, sets, nil, "")
+	require.Len(t, merged, 2)
+	got := &merged[0].Checkpoints[0]
+	require.Equal(t, s.Pattern, merged[0].Pattern)
+	assert.Len(t, got.Need, 1)
+	assert.True(t, got.Complete() && got.Recoverable())
 }

@@ -39,7 +39,7 @@ func (o *Options) each(ctx context.Context, places []place, worker func(context.
 	for range min(o.workers(), len(places)) {
 		group.Go(func() error {
 			if o.Background {
-				stepBack()
+				StepBack()
 			}
 			return worker(ctx, queue)
 		})
@@ -63,6 +63,9 @@ func (p *partial) copy(ctx context.Context, src Source) error {
 	limit := p.o.limiter()
 	return p.o.each(ctx, p.missing(), func(ctx context.Context, queue <-chan place) error {
 		c := &copier{partial: p, src: src, file: -1, buf: make([]byte, blockSize), limit: limit}
+		if p.base != nil {
+			c.beforeBuf = make([]byte, blockSize)
+		}
 		var err error
 		for at := range queue {
 			if p.set.Compress != Plain {
@@ -79,22 +82,22 @@ func (p *partial) copy(ctx context.Context, src Source) error {
 	})
 }
 
-// missing returns the segments that no journal has. A compressed file is one place.
-func (p *partial) missing() []place {
-	if p.set.Compress == Plain {
-		return p.set.places(func(at place) bool { return !p.done[at] })
-	}
-	var list []place
-	for i := range p.set.Files {
-		missing := p.set.Files[i].Size == 0
-		for j := range p.set.Files[i].segments() {
-			missing = missing || !p.done[place{i, j}]
-		}
-		if missing {
-			list = append(list, place{file: i})
+// missing returns those places of the share that no journal has. A compressed file of no bytes is in none, and everybody writes it.
+func (p *partial) missing() (list []place) {
+	for i, at := range p.set.copied() {
+		if (p.o.Share.has(i) || p.set.Files[at.file].Size == 0) && !p.whole(at) {
+			list = append(list, at)
 		}
 	}
 	return list
+}
+
+// whole reports whether journals have a place.
+func (p *partial) whole(at place) bool {
+	if p.set.Compress == Plain {
+		return p.done[at]
+	}
+	return p.has(at.file)
 }
 
 // A copier is one worker: the file that it had last stays open.
@@ -106,6 +109,10 @@ type copier struct {
 	to   file
 	buf  []byte
 
+	before    file // the same file of the set before; or nil
+	beforeBuf []byte
+	cloned    int64 // bytes of the segment
+
 	limit *rate.Limiter // shared by the workers; or nil
 }
 
@@ -115,12 +122,13 @@ func (c *copier) copy(ctx context.Context, at place) error {
 		return err
 	}
 	off, n := f.segment(at.segment)
+	c.cloned = 0
 	sum, err := c.segment(ctx, off, n)
 	if err == nil {
 		err = errors.Join(c.o.at("sync"), c.to.Sync())
 	}
 	if err == nil {
-		err = c.record(at, sum)
+		err = c.record(entry{File: at.file, Segment: at.segment, Sum: sum, Shared: c.cloned})
 	}
 	if err == nil {
 		c.o.progress(n, 0)
@@ -142,6 +150,7 @@ func (c *copier) open(file int) (err error) {
 	if c.to, err = c.create(f); err != nil {
 		return errors.Join(err, c.from.Close())
 	}
+	c.before = c.base.open(c.set, f)
 	c.file = file
 	return nil
 }
@@ -151,6 +160,9 @@ func (c *copier) close() error {
 		return nil
 	}
 	c.file = -1
+	if c.before != nil {
+		_ = c.before.Close() // nothing is written by it
+	}
 	return errors.Join(c.from.Close(), c.to.Close())
 }
 
@@ -188,11 +200,7 @@ func (c *copier) block(ctx context.Context, part []byte, off int64) error {
 		}
 		return err
 	}
-	if err := c.o.at("write"); err != nil {
-		return err
-	}
-	_, err := c.to.WriteAt(part, off)
-	return err
+	return c.store(part, off)
 }
 
 // await waits until n bytes are within the limit, if there is one.
@@ -213,8 +221,8 @@ func ofZeros(sum uint64, n int64) uint64 {
 	return sum
 }
 
-// toVerify returns the places that are verified at once: segments, or whole files that are compressed.
-func (s *Set) toVerify() []place {
+// copied returns the places that are copied, and verified, at once: segments, or whole files that are compressed.
+func (s *Set) copied() []place {
 	if s.Compress == Plain {
 		return s.places(func(place) bool { return true })
 	}
@@ -225,10 +233,10 @@ func (s *Set) toVerify() []place {
 	return list
 }
 
-// verify compares the files in root with the checksums of a set.
-func verify(ctx context.Context, root directory, s *Set, o Options) error {
+// verify compares places of the files in root with the checksums of a set, and calls done for each; or that is nil.
+func verify(ctx context.Context, root directory, s *Set, places []place, o Options, done func(place) error) error {
 	limit := o.limiter()
-	err := o.each(ctx, s.toVerify(), func(ctx context.Context, queue <-chan place) error {
+	return o.each(ctx, places, func(ctx context.Context, queue <-chan place) error {
 		buf := make([]byte, blockSize)
 		for at := range queue {
 			f := &s.Files[at.file]
@@ -240,6 +248,9 @@ func verify(ctx context.Context, root directory, s *Set, o Options) error {
 			} else {
 				err = verifySegment(ctx, root, s, f, at.segment, buf, limit)
 			}
+			if err == nil && done != nil {
+				err = done(at)
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.In(f), err)
 			}
@@ -247,8 +258,12 @@ func verify(ctx context.Context, root directory, s *Set, o Options) error {
 		}
 		return nil
 	})
-	if err != nil || s.Compress != Plain {
-		return err
+}
+
+// verifySizes compares the sizes of files that are not compressed.
+func verifySizes(root directory, s *Set) error {
+	if s.Compress != Plain {
+		return nil
 	}
 	for i := range s.Files {
 		size, err := root.Size(s.In(&s.Files[i]))

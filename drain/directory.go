@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is where a level keeps its sets. Names in it are relative paths, and none leads out of it.
+// A directory stores the sets of a level. Names in it are relative paths, and none leads out of it.
 type directory interface {
 	Open(name string, flags int, mode fs.FileMode) (file, error)
 	// Sub returns a directory in it, which is closed on its own.
@@ -42,6 +42,8 @@ type file interface {
 	Sync() error
 	// Data returns the first range from off on that is no hole; behind all of them if there is none.
 	Data(off int64) (from, to int64, err error)
+	// Clone has a range of another file of the directory be that of this one, too, stored once until one of them is written to.
+	Clone(from file, off, n int64) error
 	// Forget has a range that is durable read from where it is, not from memory, as far as that can be.
 	Forget(off, n int64)
 }
@@ -49,13 +51,16 @@ type file interface {
 // pastEnd is where Data finds data that is not there.
 const pastEnd = 1<<63 - 1
 
-// readFile returns all that a file has.
-func readFile(d directory, name string) (text []byte, err error) {
+// readFile returns the content of a file.
+func readFile(d directory, name string) ([]byte, error) { return readFrom(d, name, 0) }
+
+// readFrom returns the content of a file from an offset on.
+func readFrom(d directory, name string, off int64) (text []byte, err error) {
 	f, err := d.Open(name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
-	text, err = io.ReadAll(io.NewSectionReader(f, 0, pastEnd))
+	text, err = io.ReadAll(io.NewSectionReader(f, off, pastEnd-off))
 	return text, errors.Join(err, f.Close())
 }
 
@@ -130,6 +135,16 @@ func (f hostFile) Data(off int64) (from, to int64, err error) {
 		return off, pastEnd, nil
 	}
 	return from, to, err
+}
+
+func (f hostFile) Clone(from file, off, n int64) error {
+	other, ok := from.(hostFile)
+	if !ok {
+		return syscall.EXDEV
+	}
+	return unix.IoctlFileCloneRange(int(f.Fd()), &unix.FileCloneRange{
+		Src_fd: int64(other.Fd()), Src_offset: uint64(off), Src_length: uint64(n), Dest_offset: uint64(off),
+	})
 }
 
 func (f hostFile) Forget(off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_DONTNEED) }

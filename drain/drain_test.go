@@ -314,9 +314,12 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	l := open(t, t.TempDir())
-	s, m := checkpointOf("400", map[string][]byte{"/" + manifestName: nil})
-	_, err = l.Put(t.Context(), s, m, Options{})
-	require.ErrorIs(t, err, ErrManifest)
+	for _, name := range []string{manifestName, "melt.\xff"} {
+		s, m := checkpointOf("400", map[string][]byte{"/" + name: nil})
+		_, err = l.Put(t.Context(), s, m, Options{})
+		require.ErrorIs(t, err, ErrManifest, "%q", name)
+		assert.NoDirExists(t, filepath.Join(l.dir, partialDir), "%q", name)
+	}
 }
 
 func TestLabel(t *testing.T) {

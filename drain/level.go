@@ -56,6 +56,7 @@ func (l *Level) Sets() (sets []Set, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var damaged DamagedSets
 	for _, name := range names {
 		if strings.HasPrefix(name, ".") {
 			continue
@@ -64,15 +65,15 @@ func (l *Level) Sets() (sets []Set, err error) {
 		switch {
 		case errors.Is(e2, fs.ErrNotExist) || errors.Is(e2, syscall.ENOTDIR): // not ours
 		case e2 != nil:
-			err = errors.Join(err, fmt.Errorf("%s: %w", filepath.Join(l.dir, name), e2))
+			damaged = append(damaged, &DamagedSet{filepath.Join(l.dir, name), e2})
 		case s.Drained.IsZero():
-			err = errors.Join(err, fmt.Errorf("%s: %w: it has no checksums", filepath.Join(l.dir, name), ErrManifest))
+			damaged = append(damaged, &DamagedSet{filepath.Join(l.dir, name), fmt.Errorf("%w: it has no checksums", ErrManifest)})
 		default:
 			s.Dir = filepath.Join(l.dir, name)
 			sets = append(sets, *s)
 		}
 	}
-	return sets, err
+	return sets, damaged.err()
 }
 
 func (l *Level) manifest(dir string) (*Set, error) {
@@ -102,7 +103,7 @@ func (l *Level) Verify(ctx context.Context, s *Set, o Options) error {
 		return err
 	}
 	defer root.Close()
-	return verify(ctx, root, s, o)
+	return errors.Join(verify(ctx, root, s, s.copied(), o, nil), verifySizes(root, s))
 }
 
 var unfit = regexp.MustCompile(`[^A-Za-z0-9._-]+`)

@@ -8,7 +8,7 @@ import (
 	"nvmecr/checkpoint"
 )
 
-// A Checkpoint is one of a store, of its copies, of the second level, or of several of these.
+// A Checkpoint is a checkpoint in a store, in its copies, on the second level, or in several of these.
 type Checkpoint struct {
 	checkpoint.Set
 	Stored bool // it is in the store
@@ -18,13 +18,13 @@ type Checkpoint struct {
 	Drained *Set // nil if it is not on the second level
 }
 
-// A Series is the checkpoints of a pattern on all levels.
+// A Series has the checkpoints of a pattern on all levels.
 type Series struct {
 	Pattern     string
 	Checkpoints []Checkpoint // oldest first
 }
 
-// Newest returns the last complete one, nil if there is none. What is on several levels counts once.
+// Newest returns the last complete checkpoint, nil if there is none. A checkpoint on several levels counts once.
 func (s *Series) Newest() *Checkpoint {
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		if s.Checkpoints[i].Complete() {
@@ -34,12 +34,18 @@ func (s *Series) Newest() *Checkpoint {
 	return nil
 }
 
-// Recoverable reports whether copies have what the store lacks of it.
+// Recoverable reports whether copies have the files of the checkpoint that the store lacks.
 func (c *Checkpoint) Recoverable() bool {
 	return c.Copied != nil && len(c.Copied.uncopied(c.Need)) == 0
 }
 
-// Stored returns the complete ones of the store, oldest first.
+// Protected reports whether the loss of any one failure domain costs nothing of the checkpoint, or with shards of as many domains as there are shards of parity. Copies of
+// whole files protect what the store has, too: once that is lost they are all that is left.
+func (c *Checkpoint) Protected() bool {
+	return c.Copied != nil && c.Copied.Protected() && (c.Copied.Code != (Code{}) || len(c.Need) == 0)
+}
+
+// Stored returns the complete checkpoints of the store, oldest first.
 func (s *Series) Stored() (list []*Checkpoint) {
 	for i := range s.Checkpoints {
 		if c := &s.Checkpoints[i]; c.Stored && c.Complete() {
@@ -49,9 +55,9 @@ func (s *Series) Stored() (list []*Checkpoint) {
 	return list
 }
 
-// Merge puts the checkpoints of a store, their copies and the sets of the second level together. With a pattern, that by which list was
-// found, the sets that it finds count. A set that is in the store with other content is one of its own; one that is
-// incomplete there is whole where another level has the same, or copies have what it lacks.
+// Merge combines the checkpoints of a store, of their copies and of the second level. With a pattern, that of list,
+// only sets that match it count. A set whose content in the store differs is a checkpoint of its own. A set that is
+// incomplete in the store is complete if another level has the same set as a whole, or copies have the missing files.
 func Merge(list []checkpoint.Series, copied, drained []Set, pattern string) []Series {
 	all := map[string]*Series{}
 	at := func(pattern string) *Series {
@@ -76,7 +82,7 @@ func Merge(list []checkpoint.Series, copied, drained []Set, pattern string) []Se
 			}
 		}
 	}
-	merge(copied, (*Series).addCopies)
+	merge(copied, func(s *Series, d *Set, name string) { s.addCopies(d, name, d.elsewhere(list)) })
 	merge(drained, (*Series).addDrained)
 	var merged []Series
 	for _, s := range all {
@@ -87,7 +93,7 @@ func Merge(list []checkpoint.Series, copied, drained []Set, pattern string) []Se
 	return merged
 }
 
-// addDrained adds a set of the second level, which is called name.
+// addDrained adds a set of the second level under that name.
 func (s *Series) addDrained(d *Set, name string) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
@@ -101,8 +107,29 @@ func (s *Series) addDrained(d *Set, name string) {
 	s.Checkpoints = append(s.Checkpoints, Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Drained: d})
 }
 
-// addCopies adds a set of copies.
-func (s *Series) addCopies(d *Set, name string) {
+// elsewhere returns the files of the set that a store has in sets of other patterns: where but one file is left of a set, its name fits another pattern.
+func (s *Set) elsewhere(list []checkpoint.Series) (left []checkpoint.File) {
+	own := make(map[string]bool, len(s.Files))
+	for i := range s.Files {
+		own[s.In(&s.Files[i])] = true
+	}
+	for _, series := range list {
+		if series.Pattern == s.Pattern {
+			continue
+		}
+		for _, set := range series.Sets {
+			for _, f := range set.Files {
+				if key := s.In(&File{Rank: f.Rank, Path: f.Path}); own[key] {
+					left, own[key] = append(left, f), false
+				}
+			}
+		}
+	}
+	return left
+}
+
+// addCopies adds a set of copies, of which files may be left in sets of other patterns.
+func (s *Series) addCopies(d *Set, name string, left []checkpoint.File) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
 		if need, ok := d.need(c.Files); c.Copied == nil && ok {
@@ -113,13 +140,16 @@ func (s *Series) addCopies(d *Set, name string) {
 			return
 		}
 	}
-	need, _ := d.need(nil)
+	need, ok := d.need(left)
+	if !ok || len(need) == 0 {
+		need, _ = d.need(nil)
+	}
 	c := Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles(), Missing: d.uncopied(need)}, Copied: d, Need: need}
 	s.Checkpoints = append(s.Checkpoints, c)
 }
 
-// need returns the files of the set that are not among those of a store, or without all of their bytes, as where copying them back was cut short. ok is false if the
-// store has others, or other content.
+// need returns the files of the set that a store lacks, or has only a part of after an interrupted restore. ok is false
+// if the store has other files, or other content.
 func (s *Set) need(stored []checkpoint.File) (need []int, ok bool) {
 	have := make(map[string]checkpoint.File, len(stored))
 	for _, f := range stored {
@@ -142,7 +172,7 @@ func (s *Set) need(stored []checkpoint.File) (need []int, ok bool) {
 	return need, found == len(stored)
 }
 
-// uncopied returns those of files of the set of which there is no copy any more.
+// uncopied returns the files of the set that have no copy any more.
 func (s *Set) uncopied(files []int) (missing []checkpoint.Part) {
 	for _, i := range files {
 		if !s.holds(i) {
@@ -152,7 +182,7 @@ func (s *Set) uncopied(files []int) (missing []checkpoint.Part) {
 	return missing
 }
 
-// found returns the name of the set by a pattern, if the pattern finds it.
+// found returns the name of the set by a pattern, if it matches.
 func (s *Set) found(pattern string) (name string, ok bool) {
 	list, err := checkpoint.Find(s.asFiles(), pattern, checkpoint.Job{Ranks: s.Ranks})
 	if err != nil || len(list) != 1 || len(list[0].Sets) != 1 {
@@ -161,7 +191,7 @@ func (s *Set) found(pattern string) (name string, ok bool) {
 	return list[0].Sets[0].Name, true
 }
 
-// asFiles returns the files as the store has them.
+// asFiles returns the files in the form that a store lists.
 func (s *Set) asFiles() (list []checkpoint.File) {
 	for _, f := range s.Files {
 		list = append(list, checkpoint.File{Rank: f.Rank, Path: f.Path, Size: f.Size, Created: f.Modified, Modified: f.Modified, Closed: true})
@@ -169,7 +199,7 @@ func (s *Set) asFiles() (list []checkpoint.File) {
 	return list
 }
 
-// is says whether files of the store are those of the set. Who has written them does not matter in a tree.
+// is reports whether files of the store are those of the set. In a tree the writer of a file does not matter.
 func (s *Set) is(stored []checkpoint.File) bool {
 	if len(stored) != len(s.Files) {
 		return false
@@ -187,8 +217,8 @@ func (s *Set) is(stored []checkpoint.File) bool {
 	return true
 }
 
-// Share returns the indexes of the files that a rank of so many copies to a tree: those that it has written, where as many ranks have; otherwise
-// each has about as many bytes.
+// Share returns the indexes of the files that one of ranks ranks restores to a tree: the files that it has written, if
+// the job had as many ranks; otherwise each rank gets about as many bytes.
 func (s *Set) Share(rank, ranks int) (mine []int) {
 	order := make([]int, 0, len(s.Files))
 	load := make([]int64, ranks)
@@ -213,7 +243,7 @@ func (s *Set) Share(rank, ranks int) (mine []int) {
 	return mine
 }
 
-// fileCost is what a file costs beside its bytes, in bytes: it is created, and closed.
+// fileCost is the cost of creating and closing a file, in bytes.
 const fileCost = 64 << 10
 
 // Of returns the indexes of the files of a rank; of those of no rank if it is negative.

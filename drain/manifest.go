@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"nvmecr/internal/crc64"
 )
@@ -22,6 +23,8 @@ const (
 	version       = 1
 	// featureCompress is the feature of sets whose files are compressed.
 	featureCompress = "compress"
+	// featureShards is the feature of sets whose files are shards.
+	featureShards = "shards"
 	// SegmentSize is how many bytes of a file have a checksum of their own.
 	SegmentSize = 64 << 20
 )
@@ -29,7 +32,7 @@ const (
 // maxRanks is more than any job has.
 const maxRanks = 1 << 24
 
-// ErrManifest is in errors about a manifest that cannot be used: damaged, or of a later version.
+// ErrManifest is wrapped by errors about a manifest that is damaged, or of a later version.
 var ErrManifest = errors.New("not a manifest of a drained set")
 
 // A Set is a checkpoint: files that belong together.
@@ -45,11 +48,22 @@ type Set struct {
 	// Compress says how all files are stored.
 	Compress Compression `json:"compress,omitempty"`
 
-	// Parts are the numbers of the targets that have parts of the set of which this is one, and Rest the files that this part has not; see Copies.
-	Parts []int  `json:"parts,omitempty"`
-	Rest  []File `json:"rest,omitempty"`
+	// Parts are the numbers of the targets that have parts of the set of which this is one, and Rest the files that this part has not; see Copies. Division is a checksum
+	// of which part has which file.
+	Parts    []int  `json:"parts,omitempty"`
+	Rest     []File `json:"rest,omitempty"`
+	Division Sum    `json:"division,omitzero"`
+	// Code says how files are cut into the shards that Files are, and Shard which of them these are.
+	Code  Code `json:"code,omitzero"`
+	Shard int  `json:"shard,omitzero"`
+	// Call is nil when it is whole.
+	Call *call `json:"call,omitempty"`
 	// Dir is its directory, an absolute path; "" as long as it has none.
 	Dir string `json:"-"`
+	// Shared is how many bytes the Put that returned the set has not written, since the set before has them.
+	Shared int64 `json:"-"`
+	// Hosts is how many processes have copied it, in the Put that returned the set.
+	Hosts int `json:"-"`
 
 	present []part  // of a set of Copies
 	at      [][]int // which of them have a copy of each file
@@ -63,6 +77,14 @@ type File struct {
 	Mode     Mode      `json:"mode"`
 	Modified time.Time `json:"modified"`
 	// Sums are the checksums of its segments; none until the set is whole.
+	Sums []Sum `json:"crc64nvme,omitempty"`
+	// Whole is what it is a shard of; nil: it is a file as it was.
+	Whole *Whole `json:"whole,omitempty"`
+}
+
+// A Whole describes the file to which a shard belongs.
+type Whole struct {
+	Size int64 `json:"size"` // bytes
 	Sums []Sum `json:"crc64nvme,omitempty"`
 }
 
@@ -103,11 +125,24 @@ func (s *Set) Size() (n int64) {
 	return n
 }
 
-// Same reports whether two sets are the same checkpoint, by whatever pattern they were found: files of the same names, sizes and times.
+// Same reports whether two sets are the same checkpoint, by whatever pattern they were found: files of the same names, sizes and times; or the same shards of it.
 func (s *Set) Same(other *Set) bool {
+	return s.Code == other.Code && s.Shard == other.Shard && s.sameFiles(other)
+}
+
+// sameFiles reports whether two sets are of the same files in the same order, whatever they have of each.
+func (s *Set) sameFiles(other *Set) bool {
 	return slices.EqualFunc(s.Files, other.Files, func(f, g File) bool {
-		return s.In(&f) == other.In(&g) && f.Size == g.Size && f.Modified.Equal(g.Modified)
+		return s.In(&f) == other.In(&g) && f.whole().Size == g.whole().Size && f.Modified.Equal(g.Modified)
 	})
+}
+
+// whole returns the file to which a shard belongs, or the file itself.
+func (f *File) whole() Whole {
+	if f.Whole != nil {
+		return *f.Whole
+	}
+	return Whole{f.Size, f.Sums}
 }
 
 // In returns the path of a file in the directory of the set.
@@ -119,23 +154,27 @@ func (s *Set) In(f *File) string {
 	return name
 }
 
-// stored returns the path of what is stored of a file.
+// stored returns the path under which a file is stored.
 func (s *Set) stored(f *File) string { return s.In(f) + s.Compress.suffix() }
 
-func (f *File) segments() int { return int((f.Size + SegmentSize - 1) / SegmentSize) }
+func (f *File) segments() int { return segments(f.Size) }
 
-// segment returns where one begins and how long it is.
+func (w *Whole) segments() int { return segments(w.Size) }
+
+func segments(size int64) int { return int((size + SegmentSize - 1) / SegmentSize) }
+
+// segment returns the offset and the length of a segment.
 func (f *File) segment(i int) (off, n int64) {
 	off = int64(i) * SegmentSize
 	return off, min(SegmentSize, f.Size-off)
 }
 
-// check refuses what no set has: it may come from a file that anybody wrote.
+// check refuses an invalid set: the manifest may have been written by anybody.
 func (s *Set) check(whole bool) error {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return fmt.Errorf("%w: a job of %d ranks", ErrManifest, s.Ranks)
 	}
-	if _, err := ParseCompression(string(s.Compress)); err != nil {
+	if _, err := parseCompression(string(s.Compress)); err != nil {
 		return fmt.Errorf("%w: its compression: %w", ErrManifest, err)
 	}
 	seen := map[string]bool{}
@@ -152,10 +191,37 @@ func (s *Set) check(whole bool) error {
 			return fmt.Errorf("%w: file %q of %d bytes", ErrManifest, f.Path, f.Size)
 		case !strings.Contains(in, "/") && (strings.HasPrefix(in, manifestName) || strings.HasPrefix(in, journalPrefix)):
 			return fmt.Errorf("%w: a file of the checkpoint has the name %s, which the manifest needs", ErrManifest, in)
+		case !utf8.ValidString(f.Path): // JSON would have another name in its place
+			return fmt.Errorf("%w: file %q has a name that is not UTF-8, which a manifest cannot have: rename it", ErrManifest, f.Path)
 		case whole && i < len(s.Files) && len(f.Sums) != f.segments():
 			return fmt.Errorf("%w: %d checksums of file %q, of %d segments", ErrManifest, len(f.Sums), f.Path, f.segments())
 		}
 		seen[in] = true
+	}
+	return s.checkShards(whole)
+}
+
+// checkShards is check for shards.
+func (s *Set) checkShards(whole bool) error {
+	coded := s.Code != Code{}
+	if coded {
+		if err := s.Code.check(); err != nil {
+			return err
+		}
+		if s.Shard < 0 || s.Shard >= s.Code.shards() || len(s.Parts) != s.Code.shards() || len(s.Rest) > 0 || s.Compress != Plain {
+			return fmt.Errorf("%w: shard %d of %s on targets %v", ErrManifest, s.Shard, s.Code, s.Parts)
+		}
+	}
+	for i := range s.Files {
+		f := &s.Files[i]
+		switch w := f.Whole; {
+		case coded != (w != nil):
+			return fmt.Errorf("%w: file %q: no shard, or one without a code", ErrManifest, f.Path)
+		case coded && (w.Size < 0 || f.Size != s.Code.shardSize(w.Size)):
+			return fmt.Errorf("%w: a shard of %d bytes of file %q of %d bytes", ErrManifest, f.Size, f.Path, w.Size)
+		case coded && whole && len(w.Sums) != w.segments():
+			return fmt.Errorf("%w: %d checksums of file %q, of %d segments", ErrManifest, len(w.Sums), f.Path, w.segments())
+		}
 	}
 	return nil
 }
@@ -177,11 +243,14 @@ func encode(s *Set) ([]byte, error) {
 	if s.Compress != Plain {
 		e.Incompatible = []string{featureCompress}
 	}
+	if s.Code != (Code{}) {
+		e.Incompatible = append(e.Incompatible, featureShards)
+	}
 	text, err := json.MarshalIndent(e, "", "  ")
 	return append(text, '\n'), err
 }
 
-// decode returns the set of a manifest. Its errors are in ErrManifest.
+// decode decodes a manifest. Its errors wrap ErrManifest.
 func decode(text []byte) (*Set, error) {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -191,7 +260,7 @@ func decode(text []byte) (*Set, error) {
 	switch {
 	case e.Format != format:
 		return nil, fmt.Errorf("%w: its format is %q", ErrManifest, e.Format)
-	case e.Version != version || slices.ContainsFunc(e.Incompatible, func(name string) bool { return name != featureCompress }):
+	case e.Version != version || slices.ContainsFunc(e.Incompatible, func(name string) bool { return name != featureCompress && name != featureShards }):
 		return nil, fmt.Errorf("%w: version %d with features %q, written by a later nvmecr", ErrManifest, e.Version, e.Incompatible)
 	case json.Compact(&set, e.Set) != nil || crc64.Checksum(set.Bytes()) != uint64(e.Sum):
 		return nil, fmt.Errorf("%w: its checksum is wrong", ErrManifest)

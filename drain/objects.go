@@ -48,19 +48,20 @@ func (l *objects) Sets() (sets []Set, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var damaged DamagedSets
 	for _, dir := range dirs {
 		s, e2 := l.manifest(ctx, dir)
 		switch {
 		case errors.Is(e2, fs.ErrNotExist): // not whole, or not ours
 		case errors.Is(e2, ErrManifest):
-			err = errors.Join(err, fmt.Errorf("%s/%s: %w", l.url, dir, e2))
+			damaged = append(damaged, &DamagedSet{l.url + "/" + dir, e2})
 		case e2 != nil:
 			return nil, e2
 		default:
 			sets = append(sets, *s)
 		}
 	}
-	return sets, err
+	return sets, damaged.err()
 }
 
 func (l *objects) manifest(ctx context.Context, dir string) (*Set, error) {
@@ -81,6 +82,11 @@ func (l *objects) manifest(ctx context.Context, dir string) (*Set, error) {
 	}
 	s.Dir = l.url + "/" + dir
 	return s, nil
+}
+
+// CanShare returns that they cannot.
+func (l *objects) CanShare() error {
+	return fmt.Errorf("%s is a bucket, which stores each object as a whole", l.url)
 }
 
 // Get is that of [Level].

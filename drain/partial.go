@@ -7,22 +7,32 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 )
 
 // A partial is a set that is being written: a directory in partialDir.
 type partial struct {
-	name string // of the directory, in the level
-	root directory
-	set  *Set
-	o    *Options
+	level *Level
+	name  string // of the directory, in the level
+	root  directory
+	set   *Set
+	o     *Options
+	base  *base // nil if nothing is shared
 
-	mu      sync.Mutex // for what is below
-	done    map[place]bool
-	journal file
+	shared atomic.Int64 // bytes
+
+	mu       sync.Mutex // for what is below
+	done     map[place]bool
+	verified map[place]bool // since this process began
+	stale    map[place]bool // verified before: what was there then may be lost
+	journal  file
+	own      string           // its name
+	read     map[string]int64 // how much of each other journal
 }
 
 // A place is a segment of a file of the set.
@@ -33,11 +43,21 @@ type entry struct {
 	File    int `json:"file"`
 	Segment int `json:"segment"`
 	Sum     Sum `json:"crc64nvme"`
+	// Verified says that it has been read back as well; of a set that is compressed, all of the file.
+	Verified bool `json:"verified,omitempty"`
+	// Shared is how many bytes of the segment were cloned from the set before.
+	Shared int64 `json:"shared,omitempty"`
+	// Whole are the checksums of the segments of the file that it has bytes of, if the set is of shards.
+	Whole []Sum `json:"whole,omitempty"`
 }
 
 // begin makes the directory of a set that is to be written, or goes on with the one that is there.
 func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
-	p := &partial{name: path.Join(partialDir, label(s)), o: o, done: map[place]bool{}}
+	p := newPartial(path.Join(partialDir, label(s)), o)
+	call := l.callPeers(s, o)
+	if call != nil {
+		p.name += callMark + uuid.NewString()
+	}
 	if err := p.open(l); err != nil {
 		return nil, err
 	}
@@ -48,7 +68,7 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 	}()
 	there, err := l.manifest(p.name)
 	switch {
-	case err == nil && there.Same(s) && there.Compress == s.Compress: // with the checksums, if all but the name was done
+	case err == nil && there.Same(s) && there.Compress == s.Compress && (s.Code == Code{} || slices.Equal(there.Parts, s.Parts)): // with the checksums, if all but the name was done
 		p.set = there
 	case !errors.Is(err, fs.ErrNotExist): // of another set, or cut short
 		if err := errors.Join(p.root.Close(), l.root.RemoveAll(p.name), p.open(l)); err != nil {
@@ -57,14 +77,23 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 		fallthrough
 	default:
 		p.set = s.withoutSums()
+		p.set.Call = call
 		if err := p.writeManifest(); err != nil {
 			return nil, err
 		}
 	}
-	return p, p.startJournal()
+	if err = p.startJournal(); err == nil && o.Share.Number == 0 {
+		err = l.gather(p)
+	}
+	return p, err
+}
+
+func newPartial(name string, o *Options) *partial {
+	return &partial{name: name, o: o, done: map[place]bool{}, verified: map[place]bool{}, read: map[string]int64{}}
 }
 
 func (p *partial) open(l *Level) (err error) {
+	p.level = l
 	if err := p.o.at("directory"); err != nil {
 		return err
 	}
@@ -79,22 +108,37 @@ func (p *partial) close() {
 	if p.journal != nil {
 		_ = p.journal.Close() // each line has been synced
 	}
+	p.base.close()
 	_ = p.root.Close() // nothing is written by it
 }
 
-// withoutSums returns the set with room for checksums and none in it.
+// withoutSums returns the set with space for checksums and none in it.
 func (s *Set) withoutSums() *Set {
 	c := *s
 	c.Files = nil
 	for _, f := range s.Files {
 		f.Sums = make([]Sum, f.segments())
+		if f.Whole != nil {
+			f.Whole = &Whole{f.Whole.Size, make([]Sum, f.Whole.segments())}
+		}
 		c.Files = append(c.Files, f)
 	}
 	return &c
 }
 
 // startJournal reads the journals there are and begins one of its own.
-func (p *partial) startJournal() error {
+func (p *partial) startJournal() (err error) {
+	if err := p.readDone(); err != nil {
+		return err
+	}
+	p.stale, p.verified = p.verified, map[place]bool{}
+	p.own = journalPrefix + uuid.NewString()
+	p.journal, err = p.root.Open(p.own, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
+	return err
+}
+
+// readDone reads what has been done so far.
+func (p *partial) readDone() error {
 	if !p.set.Drained.IsZero() {
 		for i := range p.set.Files {
 			for j := range p.set.Files[i].Sums {
@@ -102,50 +146,79 @@ func (p *partial) startJournal() error {
 			}
 		}
 	}
+	return p.readJournals()
+}
+
+// readJournals reads what others have added to their journals.
+func (p *partial) readJournals() error {
 	names, err := p.root.List()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if !strings.HasPrefix(name, journalPrefix) {
+		if !strings.HasPrefix(name, journalPrefix) || name == p.own {
 			continue
 		}
-		text, err := readFile(p.root, name)
+		text, err := readFrom(p.root, name, p.read[name])
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+		text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may be half written
+		p.read[name] += int64(len(text))
 		p.readJournal(text)
 	}
-	p.journal, err = p.root.Open(journalPrefix+uuid.NewString(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
-	return err
+	return nil
 }
 
 // readJournal believes each line that makes sense: what a line is wrong about verify finds out.
 func (p *partial) readJournal(text []byte) {
-	for len(text) > 0 {
-		line, rest, whole := bytes.Cut(text, []byte("\n"))
-		text = rest
+	for line := range bytes.Lines(text) {
 		var e entry
-		if !whole || json.Unmarshal(line, &e) != nil || e.File < 0 || e.File >= len(p.set.Files) {
+		if json.Unmarshal(line, &e) != nil || e.File < 0 || e.File >= len(p.set.Files) {
 			continue
 		}
-		if sums := p.set.Files[e.File].Sums; e.Segment >= 0 && e.Segment < len(sums) {
-			sums[e.Segment] = e.Sum
-			p.done[place{e.File, e.Segment}] = true
+		if sums := p.set.Files[e.File].Sums; e.Segment >= 0 && e.Segment < len(sums) && len(e.Whole) == len(p.wholeSums(place{e.File, e.Segment})) {
+			p.note(e)
 		}
 	}
 }
 
-// record says that a segment is durable.
-func (p *partial) record(at place, sum Sum) error {
-	line, err := json.Marshal(entry{at.file, at.segment, sum})
+// note has the set know what a journal says.
+func (p *partial) note(e entry) {
+	at := place{e.File, e.Segment}
+	p.set.Files[at.file].Sums[at.segment] = e.Sum
+	copy(p.wholeSums(at), e.Whole)
+	p.done[at] = true
+	p.shared.Add(e.Shared)
+	if e.Verified {
+		p.verified[at] = true
+	}
+}
+
+// wholeSums returns the checksums of what a segment of a shard has bytes of.
+func (p *partial) wholeSums(at place) []Sum {
+	w := p.set.Files[at.file].Whole
+	if w == nil {
+		return nil
+	}
+	first := at.segment * p.set.Code.Data
+	return w.Sums[first:min(first+p.set.Code.Data, len(w.Sums))]
+}
+
+// record adds a segment to the journal that is durable.
+func (p *partial) record(e entry) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(e)
+	return p.write(e)
+}
+
+// write adds a line to the journal.
+func (p *partial) write(e entry) error {
+	line, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.set.Files[at.file].Sums[at.segment] = sum
-	p.done[at] = true
 	if err := p.o.at("journal"); err != nil {
 		return err
 	}

@@ -47,6 +47,12 @@ type Options struct {
 	Limit int64
 	// Background has the threads that copy run when nothing else on the host wants to.
 	Background bool
+	// Incremental has what the set before has as well stored once, in directories that can do so (CanShare).
+	Incremental bool
+	// Share is what of the set is copied, and read back, where several processes put it together.
+	Share Share
+	// Peers is the run whose processes on other hosts copy a share each, and Limit is then that of all (Level.Join); "": none do.
+	Peers string
 	// Progress is told of bytes that have been copied, and of those that have been verified; or nil. Several goroutines call it.
 	Progress func(copied, verified int64)
 
@@ -87,7 +93,7 @@ func (o *Options) progress(copied, verified int64) {
 // Put copies a set to the level and returns it as it is there: whole, durable and verified. If it is there already nothing is copied.
 //
 // The error is in ErrChanged, in ErrDamaged if what was read back differs, or one of reading or writing. What has been copied by then is kept
-// for the next Put of the set, unless it is wrong.
+// for the next Put of the set, unless it is wrong. Of a Put that is not the first of those that share the work the set is nil.
 func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
 	if err := s.check(false); err != nil {
 		return nil, err
@@ -95,18 +101,32 @@ func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, e
 	if have, err := find(l, s); have != nil || err != nil {
 		return have, err
 	}
+	set, err := l.put(ctx, s, src, o)
+	if errors.Is(err, errOthers) && o.Peers != "" { // their hosts are gone
+		o.Peers = ""
+		set, err = l.put(ctx, s, src, o)
+	}
+	return set, err
+}
+
+func (l *Level) put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
 	p, err := l.begin(s, &o)
 	if err != nil {
 		return nil, err
 	}
 	defer p.close()
-	if err = p.copy(ctx, src); err == nil {
+	p.share()
+	err = p.copy(ctx, src)
+	if err == nil && o.Share.Of > 1 {
+		err = p.meetOthers(ctx, p.patience())
+	}
+	if err == nil && o.Share.Number == 0 {
 		err = p.finish(ctx, src)
 	}
 	if errors.Is(err, ErrChanged) || errors.Is(err, ErrDamaged) {
 		err = errors.Join(err, l.root.RemoveAll(p.name))
 	}
-	if err != nil {
+	if err != nil || o.Share.Number > 0 {
 		return nil, err
 	}
 	return l.commit(p)
@@ -134,24 +154,26 @@ func (l *Level) commit(p *partial) (*Set, error) {
 			}
 			return nil, err
 		default:
-			p.set.Dir = filepath.Join(l.dir, name)
+			p.set.Dir, p.set.Shared, p.set.Hosts = filepath.Join(l.dir, name), p.shared.Load(), max(p.o.Share.Of, 1)
 			return p.set, errors.Join(l.root.Sync(partialDir), l.root.Sync("."))
 		}
 	}
 }
 
-// finish makes what has been copied a whole set, all but its name.
+// finish makes what has been copied a whole set, all but its name, unless it has changed meanwhile.
 func (p *partial) finish(ctx context.Context, src Source) error {
-	if err := src.Refresh(); err != nil {
+	if err := unchangedSet(src, p.set); err != nil {
 		return err
 	}
+	return p.seal(ctx)
+}
+
+// seal makes what has been copied a whole set, all but its name.
+func (p *partial) seal(ctx context.Context) error {
 	dirs := map[string]bool{".": true}
 	for i := range p.set.Files {
 		f := &p.set.Files[i]
 		if err := p.syncFile(f); err != nil {
-			return err
-		}
-		if err := unchanged(src, p.set, f); err != nil {
 			return err
 		}
 		for dir := path.Dir(p.set.In(f)); !dirs[dir]; dir = path.Dir(dir) {
@@ -163,10 +185,13 @@ func (p *partial) finish(ctx context.Context, src Source) error {
 			return err
 		}
 	}
-	if err := verify(ctx, p.root, p.set, *p.o); err != nil {
+	if err := verify(ctx, p.root, p.set, p.unverified(), *p.o, nil); err != nil {
 		return err
 	}
-	p.set.Drained = time.Now().UTC()
+	if err := verifySizes(p.root, p.set); err != nil {
+		return err
+	}
+	p.set.Drained, p.set.Call = time.Now().UTC(), nil
 	if err := p.writeManifest(); err != nil {
 		return err
 	}
@@ -184,6 +209,19 @@ func (p *partial) syncFile(f *File) error {
 		return err
 	}
 	return p.root.Chtimes(p.set.stored(f), f.Modified)
+}
+
+// unchangedSet compares the files of the store with what was to be copied.
+func unchangedSet(src Source, s *Set) error {
+	if err := src.Refresh(); err != nil {
+		return err
+	}
+	for i := range s.Files {
+		if err := unchanged(src, s, &s.Files[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unchanged compares a file of the store with what was to be copied.

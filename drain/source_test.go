@@ -54,6 +54,8 @@ func (f *opened) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f *opened) Data(off int64) (from, to int64, err error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
 	hole := func(off int64) bool {
 		b := f.data[off:min(off+blockSize, int64(len(f.data)))]
 		return bytes.Equal(b, zeros[:len(b)])

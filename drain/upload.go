@@ -19,7 +19,7 @@ import (
 type upload struct {
 	*objects
 	dir      string
-	set      *Set // with room for checksums
+	set      *Set // with space for checksums
 	src      Source
 	o        *Options
 	existing map[string]int64 // what a Put before has written, by name in the directory
@@ -40,6 +40,9 @@ func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set,
 	}
 	if s.Compress != Plain {
 		return nil, errors.New("files of a bucket cannot be compressed: leave --compress out, or use a directory as second level")
+	}
+	if o.Share.Of > 1 {
+		return nil, errors.New("one process copies to a bucket: leave --together out, or use a directory as second level")
 	}
 	if have, err := find(l, s); have != nil || err != nil {
 		return have, err

@@ -28,7 +28,7 @@ var _ interface {
 
 // OpendirHandle opens the directory.
 func (n *node) OpendirHandle(_ context.Context, _ uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	h, err := n.tree.process.Open(n.place(""), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	h, err := n.tree.process.Open(n.pathAt(""), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, 0, n.tree.errno(err)
 	}

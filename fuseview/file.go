@@ -37,7 +37,7 @@ const openFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 // kernelOnly are flags of open(2) that are the kernel's to obey.
 const kernelOnly = unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_DIRECT | unix.O_NOATIME | unix.O_NOCTTY
 
-// A preloaded library opens a file to map it with flags that nobody else has a reason for
+// A preloaded library opens a file to map it with flags that other programs have no reason for
 // (posixshim.ViewFlags). The kernel keeps the pages of such a file for whoever maps it next, as long as nothing has
 // changed: the time of the change says so, which nobody can set. Whoever reads such a file, and is no library, loses nothing, since
 // the kernel asks for its attributes first.
@@ -80,7 +80,7 @@ func (n *node) anyOpen() *file {
 
 // Open opens the file.
 func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	h, err := n.tree.process.Open(n.place(""), int(flags)&^kernelOnly, 0)
+	h, err := n.tree.process.Open(n.pathAt(""), int(flags)&^kernelOnly, 0)
 	if err != nil {
 		return nil, 0, n.tree.errno(err)
 	}
@@ -93,7 +93,7 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 
 // Create makes a file and opens it.
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
-	h, err := n.tree.process.Open(n.place(name), int(flags)&^kernelOnly|unix.O_CREAT, mode&0o7777)
+	h, err := n.tree.process.Open(n.pathAt(name), int(flags)&^kernelOnly|unix.O_CREAT, mode&0o7777)
 	if err != nil {
 		return nil, nil, 0, n.tree.errno(err)
 	}
@@ -136,7 +136,7 @@ func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, sysca
 	return uint32(n), f.node.tree.errno(err)
 }
 
-// dropPrivileges clears the set-user-ID and set-group-ID bits of a file that somebody else than root writes to.
+// dropPrivileges clears the set-user-ID and set-group-ID bits of a file that another user than root writes to.
 func (f *file) dropPrivileges(ctx context.Context) {
 	caller, ok := fuse.FromContext(ctx)
 	if !ok || caller.Uid == 0 {

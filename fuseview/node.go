@@ -69,18 +69,18 @@ var _ interface {
 	fs.NodeCreater
 } = (*node)(nil)
 
-// place is where the node is, or name in it.
-func (n *node) place(name string) posixshim.Place {
+// pathAt is the path of the node, or of name in it.
+func (n *node) pathAt(name string) posixshim.PathAt {
 	root := n.tree.root
 	if root == nil {
 		root = n.Root()
 	}
-	return posixshim.Place{Path: path.Join("/", n.Path(root), name)}
+	return posixshim.PathAt{Path: path.Join("/", n.Path(root), name)}
 }
 
 // child returns the node of what is at a place in the tree.
 func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	attr, err := n.tree.process.Attr(n.place(name), unix.AT_SYMLINK_NOFOLLOW)
+	attr, err := n.tree.process.Attr(n.pathAt(name), unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return nil, n.tree.errno(err)
 	}
@@ -95,11 +95,11 @@ func (n *node) own(ctx context.Context, name string) {
 		return
 	}
 	set := microfs.SetAttr{UID: &caller.Uid}
-	if dir, err := n.tree.process.Attr(n.place(""), unix.AT_SYMLINK_NOFOLLOW); err == nil && dir.Mode&syscall.S_ISGID == 0 {
+	if dir, err := n.tree.process.Attr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW); err == nil && dir.Mode&syscall.S_ISGID == 0 {
 		set.GID = &caller.Gid
 	}
 	// It exists, as root's: a failure is no reason to say that it does not.
-	_ = n.tree.process.SetAttr(n.place(name), unix.AT_SYMLINK_NOFOLLOW, set)
+	_ = n.tree.process.SetAttr(n.pathAt(name), unix.AT_SYMLINK_NOFOLLOW, set)
 }
 
 // Lookup finds a name.
@@ -115,7 +115,7 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	if f := n.anyOpen(); f != nil {
 		attr, err = n.tree.process.FileAttr(f.handle)
 	} else {
-		attr, err = n.tree.process.Attr(n.place(""), unix.AT_SYMLINK_NOFOLLOW)
+		attr, err = n.tree.process.Attr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
 		return n.tree.errno(err)
@@ -137,7 +137,7 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 		if own, writable := h.(*file); writable {
 			err = p.Ftruncate(own.handle, int64(size), math.MaxInt64)
 		} else {
-			err = p.Truncate(n.place(""), int64(size), math.MaxInt64)
+			err = p.Truncate(n.pathAt(""), int64(size), math.MaxInt64)
 		}
 		if err != nil {
 			return n.tree.errno(err)
@@ -145,7 +145,7 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	}
 	// A request to change nothing, of chown(path, -1, -1), changes the time of the change.
 	if set := change(in); set != (microfs.SetAttr{}) || !cut {
-		err := p.SetAttr(n.place(""), unix.AT_SYMLINK_NOFOLLOW, set)
+		err := p.SetAttr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW, set)
 		if f != nil && err != nil {
 			err = p.SetFileAttr(f.handle, set)
 		}
@@ -191,13 +191,13 @@ func (t *tree) fill(from *microfs.Attr, to *fuse.Attr) {
 // Readlink returns what a symbolic link says.
 func (n *node) Readlink(context.Context) ([]byte, syscall.Errno) {
 	buf := make([]byte, unix.PathMax)
-	m, err := n.tree.process.Readlink(n.place(""), buf)
+	m, err := n.tree.process.Readlink(n.pathAt(""), buf)
 	return buf[:m], n.tree.errno(err)
 }
 
 // Mkdir makes a directory.
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if err := n.tree.process.Mkdir(n.place(name), mode); err != nil {
+	if err := n.tree.process.Mkdir(n.pathAt(name), mode); err != nil {
 		return nil, n.tree.errno(err)
 	}
 	n.own(ctx, name)
@@ -206,7 +206,7 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 
 // Mknod makes a regular file; there are no others.
 func (n *node) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if err := n.tree.process.Mknod(n.place(name), mode); err != nil {
+	if err := n.tree.process.Mknod(n.pathAt(name), mode); err != nil {
 		return nil, n.tree.errno(err)
 	}
 	n.own(ctx, name)
@@ -215,7 +215,7 @@ func (n *node) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse
 
 // Symlink makes a symbolic link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if err := n.tree.process.Symlink(target, n.place(name)); err != nil {
+	if err := n.tree.process.Symlink(target, n.pathAt(name)); err != nil {
 		return nil, n.tree.errno(err)
 	}
 	n.own(ctx, name)
@@ -228,7 +228,7 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 	if !ok || from.tree != n.tree {
 		return nil, syscall.EXDEV
 	}
-	if err := n.tree.process.Link(from.place(""), n.place(name), 0); err != nil {
+	if err := n.tree.process.Link(from.pathAt(""), n.pathAt(name), 0); err != nil {
 		return nil, n.tree.errno(err)
 	}
 	return n.child(ctx, name, out)
@@ -236,12 +236,12 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 
 // Unlink removes a name.
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
-	return n.tree.errno(n.tree.process.Unlink(n.place(name)))
+	return n.tree.errno(n.tree.process.Unlink(n.pathAt(name)))
 }
 
 // Rmdir removes a directory.
 func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
-	return n.tree.errno(n.tree.process.Rmdir(n.place(name)))
+	return n.tree.errno(n.tree.process.Rmdir(n.pathAt(name)))
 }
 
 // Rename is renameat2(2).
@@ -250,7 +250,7 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 	if !ok || dir.tree != n.tree {
 		return syscall.EXDEV
 	}
-	return n.tree.errno(n.tree.process.Rename(n.place(name), dir.place(newName), flags))
+	return n.tree.errno(n.tree.process.Rename(n.pathAt(name), dir.pathAt(newName), flags))
 }
 
 // Statfs tells how much space there is.

@@ -95,7 +95,7 @@ func (r *changing) Lookup(ctx context.Context, name string, out *fuse.EntryOut) 
 		return nil, syscall.ENOENT
 	}
 	n := &node{tree: &tree{process: t.Process, number: t.Number}}
-	attr, err := t.Process.Attr(posixshim.Place{Path: "/"}, 0)
+	attr, err := t.Process.Attr(posixshim.PathAt{Path: "/"}, 0)
 	if err != nil {
 		return nil, n.tree.errno(err)
 	}

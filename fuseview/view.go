@@ -2,19 +2,18 @@
 // are not started with the preloaded library see them: shells, statically linked programs,
 // system calls made without the C library.
 //
-// A View is a mounted file system whose trees are those of posixshim.Process: one at its
-// root, or one in each of several directories. It promises what these promise, and: close(2)
-// returns when what was written through the view is durable. That a file is complete
-// (microfs.Attr.Closed) may follow a moment later, since the kernel tells of the last close
-// when that has returned.
+// A View is a mounted file system that exports trees of posixshim.Process: one at its
+// root, or one in each of several directories. It promises what posixshim.Process promises, and that close(2)
+// returns when the data written through the view is durable. A file may be marked complete
+// (microfs.Attr.Closed) a moment later: FUSE sends RELEASE after the last close has returned.
 //
-// Nothing is kept in the kernel's cache: names, attributes and bytes are asked for each time, because a
-// rank changes its files past the kernel. But pages of files that a preloaded library maps (posixshim.View) are kept as long as nobody
-// has changed the file: whoever changes it asks for its attributes then, which has the kernel drop them. The kernel checks permissions (default_permissions), and keeps
-// locks (fcntl, flock), which hold between the users of one view only.
+// The kernel caches no names, attributes or data, because a
+// rank changes its files without the kernel. The exception is the page cache of files that a preloaded library maps (posixshim.View). Its pages
+// stay until the file changes: the writer then calls fstat through the view, on which the kernel drops them. The kernel checks permissions (default_permissions). It
+// also keeps locks (fcntl, flock), which exclude only users of the same view.
 //
-// A View must not run in a process that uses its own files: the kernel would wait at that process's end for an answer
-// from the process. All methods are safe for concurrent use.
+// A process must not serve a View whose files it uses itself: at the end of the process the kernel would wait for an answer
+// from that process. All methods are safe for concurrent use.
 package fuseview
 
 import (
@@ -38,12 +37,12 @@ const maxWrite = 1 << 20
 type Tree struct {
 	Name    string // of the directory; "" for a view's only tree, which is at its root
 	Process *posixshim.Process
-	// Number tells the inodes of several trees apart: 1 to MaxNumber, of each tree another one. Of the only tree it is 0.
+	// Number tells the inodes of several trees apart: 1 to maxNumber, of each tree another one. Of the only tree it is 0.
 	Number uint64
 }
 
-// MaxNumber is the greatest number of a tree.
-const MaxNumber = 1<<(64-treeShift) - 1
+// maxNumber is the greatest number of a tree.
+const maxNumber = 1<<(64-treeShift) - 1
 
 // Trees are those of a view whose trees come to be while it is mounted. Both are called for each name that the
 // kernel looks up, at once.

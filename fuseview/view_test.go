@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/memdev"
@@ -26,12 +27,12 @@ func newProcess(t *testing.T) *posixshim.Process {
 	require.NoError(t, err)
 	seg := microfs.Segment{Length: 64 * nvmf.MiB}
 	require.NoError(t, microfs.Format(ctx, dev, seg, microfs.FormatOptions{Generation: 1, Size: 1}))
-	p := posixshim.New(func(bool) (*posixshim.Mount, error) {
+	p := posixshim.New(func(bool) (*vfs.Mount, error) {
 		mounted, err := microfs.Mount(ctx, dev, seg, microfs.Options{Generation: 1})
 		if err != nil {
 			return nil, err
 		}
-		return &posixshim.Mount{FS: posixshim.Microfs(mounted), Writable: true, Close: mounted.Unmount}, nil
+		return &vfs.Mount{FS: vfs.Microfs(mounted), Writable: true, Close: mounted.Unmount}, nil
 	}, t.Logf)
 	t.Cleanup(func() { assert.NoError(t, p.Finish()) })
 	return p
@@ -71,7 +72,7 @@ func TestMount(t *testing.T) {
 	}{
 		{"one", []Tree{{}}, []string{"."}},
 		{"one with a name", []Tree{{Name: "a", Number: 1}}, []string{"a"}},
-		{"several", []Tree{{Name: "a", Number: 1}, {Name: "b", Number: MaxNumber}}, []string{"a", "b"}},
+		{"several", []Tree{{Name: "a", Number: 1}, {Name: "b", Number: maxNumber}}, []string{"a", "b"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for i := range tt.trees {

@@ -34,16 +34,16 @@ func TestAbandon(t *testing.T) {
 		return a.Closed
 	}
 	f := open(unix.O_CREAT | unix.O_RDWR)
-	require.NoError(t, f.Abandon())
+	require.NoError(t, f.CloseIncomplete())
 	assert.False(t, closed())
-	assert.Equal(t, syscall.EBADF, f.Abandon())
+	assert.Equal(t, syscall.EBADF, f.CloseIncomplete())
 	require.NoError(t, fs.Unmount())
 	fs, err = Mount(ctx, dev, seg, Options{})
 	require.NoError(t, err)
 	defer fs.Unmount()
 	assert.False(t, closed())
 	f, g := open(unix.O_RDWR), open(unix.O_RDWR)
-	require.NoError(t, f.Abandon())
+	require.NoError(t, f.CloseIncomplete())
 	require.NoError(t, g.Close())
 	assert.True(t, closed())
 }

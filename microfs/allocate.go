@@ -8,18 +8,17 @@ import (
 	"nvmecr/oplog"
 )
 
-// Allocate reserves hugeblocks for [off, off+n) where the file has none, and
-// makes the file that long unless keepSize is set. What is written there for
-// the first time goes to them, so that it does not fail with ENOSPC; until then
-// they read as zeros. EBADF, EINVAL, EFBIG, ENOSPC (then nothing has changed),
+// Allocate reserves hugeblocks for [off, off+n) where the file has none. Unless keepSize is set, it
+// makes the file at least off+n bytes long. The reserved hugeblocks read as zeros. The first write
+// to them cannot fail with ENOSPC. EBADF, EINVAL, EFBIG, ENOSPC (then nothing has changed),
 // EOPNOTSUPP on a file system that was formatted without the feature.
 func (f *File) Allocate(off, n int64, keepSize bool) error {
 	return f.onRange(off, n, func(end int64) error { return f.fs.allocate(f.in, off, end, keepSize) })
 }
 
-// Punch makes [off, off+n) read as zeros: the file loses the hugeblocks that
-// lie in it as a whole, the rest of the range is written. The size stays. A
-// crash may leave a part of that. Errors like Allocate.
+// Punch makes [off, off+n) read as zeros. Hugeblocks that lie in the range as a whole are freed,
+// the rest of the range is overwritten. The size stays. After a crash a part of the range may be
+// punched. Errors like Allocate.
 func (f *File) Punch(off, n int64) error {
 	return f.onRange(off, n, func(end int64) error { return f.fs.punch(f.in, off, end) })
 }
@@ -34,7 +33,7 @@ func (f *File) ZeroRange(off, n int64, keepSize bool) error {
 	})
 }
 
-// onRange calls do, with the lock held, for a range that there can be.
+// onRange calls do, with the lock held, if the range is valid.
 func (f *File) onRange(off, n int64, do func(end int64) error) error {
 	if err := f.change((*FS).enter); err != nil {
 		return err
@@ -89,7 +88,7 @@ func (fs *FS) allocate(in *inode, off, end int64, keepSize bool) error {
 	for len(recs) > 0 {
 		n := min(len(recs), maxRecords)
 		if err := fs.recordAll(recs[:n]); err != nil {
-			for i := range recs { // those before belong to the file
+			for i := range recs { // those of the records before belong to the file
 				fs.give(run{Hugeblock(recs[i].Phys), Hugeblock(recs[i].Count)})
 			}
 			return err
@@ -100,8 +99,8 @@ func (fs *FS) allocate(in *inode, off, end int64, keepSize bool) error {
 	return nil
 }
 
-// holeFrom returns the first run of hugeblocks from h on, and before behind,
-// that the file has none for, and ranges not as a whole.
+// holeFrom returns the first run of hugeblocks in [h, behind) that the file does not have and that
+// ranges do not cover as a whole.
 func (in *inode) holeFrom(g *geometry, h, behind Hugeblock) run {
 	h = in.mappedFrom(g, h, behind)
 	end := in.placedFrom(g, h, behind).start
@@ -111,7 +110,8 @@ func (in *inode) holeFrom(g *geometry, h, behind Hugeblock) run {
 	return run{h, end - h}
 }
 
-// mappedFrom returns the end of what is mapped, or ranges have, from h on without a gap.
+// mappedFrom returns the end of the hugeblocks that are mapped or covered by ranges from h on,
+// without a gap.
 func (in *inode) mappedFrom(g *geometry, h, behind Hugeblock) Hugeblock {
 	for h < behind {
 		x, placed := in.extents.lookup(h), in.placedFrom(g, h, behind)
@@ -127,10 +127,9 @@ func (in *inode) mappedFrom(g *geometry, h, behind Hugeblock) Hugeblock {
 	return behind
 }
 
-// spare is how many hugeblocks only an overwrite may take: nothing is changed in
-// place, so that in a full file system the one that it makes free comes too
-// late. A write has two that it changes in part. A file system too small to keep
-// any back ends such a write early.
+// spare is the number of hugeblocks that only overwrites may take. Nothing is changed in place, so
+// in a full file system the hugeblock that an overwrite frees comes too late. A write changes at
+// most two hugeblocks in part. A file system that is too small for a spare ends such a write early.
 func (g *geometry) spare() Hugeblock { return min(2, g.usable/64) }
 
 // takeAll takes so many hugeblocks from the pool, or none.
@@ -151,7 +150,7 @@ func (fs *FS) takeAll(need Hugeblock) ([]run, error) {
 			for _, r := range taken {
 				fs.pool.give(r)
 			}
-			return nil, syscall.ENOSPC // freed ones are retired
+			return nil, syscall.ENOSPC // the free ones are retired
 		}
 		taken = append(taken, r)
 		need -= r.count
@@ -159,8 +158,8 @@ func (fs *FS) takeAll(need Hugeblock) ([]run, error) {
 	return taken, nil
 }
 
-// allocations makes records that fill holes of the file with runs of the media.
-// They add up to the same. The last one sets the size.
+// allocations makes the records that fill holes of the file with runs of the media, which are as
+// long in total. The last record sets the size.
 func allocations(in *inode, holes, taken []run, size uint64) []oplog.Record {
 	var recs []oplog.Record
 	for len(holes) > 0 {
@@ -184,11 +183,10 @@ func allocations(in *inode, holes, taken []run, size uint64) []oplog.Record {
 	return recs
 }
 
-// maxRecords is how many Allocate records fit a log page, with a margin for
-// what is deferred.
+// maxRecords is the number of Allocate records that fit a log page beside the deferred records.
 const maxRecords = 64
 
-// recordAll is record for several records, of which a crash leaves all or none.
+// recordAll is record for several records. After a crash the log has all of them or none.
 func (fs *FS) recordAll(recs []oplog.Record) error {
 	need := 0
 	for i := range recs {
@@ -218,8 +216,8 @@ func (fs *FS) recordAll(recs []oplog.Record) error {
 	}
 }
 
-// punch makes [off, end) a hole. What lies past the end of the file counts as
-// zeros already, so the last hugeblock goes as a whole if the range ends there.
+// punch makes [off, end) a hole. Bytes past the end of the file are zeros already, so the last
+// hugeblock is freed as a whole if the range reaches the end of the file.
 func (fs *FS) punch(in *inode, off, end int64) error {
 	g := fs.g
 	first, behind := g.touched(off, end)
@@ -253,7 +251,7 @@ func (fs *FS) punch(in *inode, off, end int64) error {
 	return fs.deallocate(in, whole)
 }
 
-// unreserve takes what was allocated past the end of the file.
+// unreserve frees the hugeblocks that were allocated past the end of the file.
 func (fs *FS) unreserve(in *inode, off, end int64) error {
 	g := fs.g
 	first := Hugeblock((nvmf.Bytes(off) + g.hugeblock - 1) / g.hugeblock)
@@ -261,8 +259,8 @@ func (fs *FS) unreserve(in *inode, off, end int64) error {
 	return fs.deallocate(in, run{first, max(first, behind) - first})
 }
 
-// zeroIn writes zeros over the bytes of [off, end) that were written; they lie
-// in one hugeblock.
+// zeroIn writes zeros over those bytes of [off, end) that were written. The range lies in one
+// hugeblock.
 func (fs *FS) zeroIn(in *inode, off, end int64) error {
 	if off >= end {
 		return nil
@@ -284,8 +282,8 @@ func (fs *FS) zeroIn(in *inode, off, end int64) error {
 	return err
 }
 
-// deallocate takes the hugeblocks of a part of a file from it, and with the same group
-// what others say. The part may be empty: then the file has been changed all the same.
+// deallocate logs a Punch record for a part of a file, and other records in the same group. The
+// part may be empty: the file counts as changed all the same.
 func (fs *FS) deallocate(in *inode, part run, others ...oplog.Record) error {
 	punch := oplog.Record{
 		Type: oplog.Punch, Ino: uint64(in.ino), Time: now(), File: uint32(part.start), Count: uint32(part.count),
@@ -298,7 +296,7 @@ func (fs *FS) deallocate(in *inode, part run, others ...oplog.Record) error {
 	return nil
 }
 
-// applyAllocate maps what an Allocate record says.
+// applyAllocate maps the hugeblocks of an Allocate record.
 func (in *inode) applyAllocate(g *geometry, r *oplog.Record) error {
 	x := extent{file: Hugeblock(r.File), phys: Hugeblock(r.Phys), count: Hugeblock(r.Count)}
 	if !g.reserves || r.Size > g.maxFileSize() || x.phys > g.blocks || x.count > g.blocks-x.phys || uint64(x.file)+uint64(x.count) > 1<<32-2 {
@@ -318,7 +316,7 @@ func (in *inode) applyAllocate(g *geometry, r *oplog.Record) error {
 	return nil
 }
 
-// applyPunch unmaps what a Punch record says.
+// applyPunch unmaps the hugeblocks of a Punch record.
 func (in *inode) applyPunch(g *geometry, r *oplog.Record, free func(run)) error {
 	file, count := Hugeblock(r.File), Hugeblock(r.Count)
 	if !g.reserves || uint64(file)+uint64(count) > 1<<32-2 {
@@ -332,8 +330,7 @@ func (in *inode) applyPunch(g *geometry, r *oplog.Record, free func(run)) error 
 	return nil
 }
 
-// freezeReserved makes a reserved hugeblock an extent of its own that is not
-// written to.
+// freezeReserved makes a reserved hugeblock an extent of its own, which nothing is written to.
 func (in *inode) freezeReserved(g *geometry, h Hugeblock) {
 	phys := in.extents.lookup(h)
 	x := extent{file: h, phys: phys.phys + (h - phys.file), count: 1, frozen: true}

@@ -258,6 +258,6 @@ func linkOp(from, to string) op {
 	}
 }
 
-// noRoom reports whether an operation was refused without effect, for want of
+// outOfSpace reports whether an operation was refused without effect, for want of
 // blocks, log or state.
-func noRoom(err error) bool { return errors.Is(err, syscall.ENOSPC) }
+func outOfSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) }

@@ -7,10 +7,9 @@ import (
 	"nvmecr/oplog"
 )
 
-// apply changes the tree as a record says. Live operations and replay both go
-// through here, so what a crash brings back is what the application saw.
-// Hugeblocks that become free go to free, which is nil in replay. A record that does
-// not fit the tree is ErrRecord.
+// apply changes the tree by a record. Live operations and replay both use it, so after a crash the
+// application finds what it saw before. Hugeblocks that become free go to free, which is nil in
+// replay. A record that contradicts the tree is ErrRecord.
 func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	switch r.Type {
 	case oplog.Create:
@@ -38,7 +37,7 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	return err
 }
 
-// apply is tree.apply for a record that is about one inode.
+// apply is tree.apply for a record that concerns one inode only.
 func (in *inode) apply(g *geometry, r *oplog.Record, free func(run)) error {
 	switch r.Type {
 	case oplog.Write:
@@ -63,7 +62,7 @@ func (in *inode) apply(g *geometry, r *oplog.Record, free func(run)) error {
 	return nil
 }
 
-// change notes that the content is another: what readers have cached of it is old.
+// change notes that the content has changed, so that cached data of readers is invalid.
 func (in *inode) change() {
 	in.changed = true
 	if in.open != nil {
@@ -71,7 +70,7 @@ func (in *inode) change() {
 	}
 }
 
-// changesData says which records change what a read of a file returns, or where it ends.
+// changesData reports whether records of a type change the bytes or the size of a file.
 func changesData(t oplog.Type) bool {
 	switch t {
 	case oplog.Write, oplog.Truncate, oplog.Allocate, oplog.Punch, oplog.MapRange, oplog.DropRange:
@@ -80,9 +79,8 @@ func changesData(t oplog.Type) bool {
 	return false
 }
 
-// forget frees an inode without a name, and its hugeblocks. It needs no record
-// of its own: a file that lost its last name does not survive a crash, open or
-// not, and replay drops all of those at its end.
+// forget frees an inode without a name, and its hugeblocks. It needs no record: a file without a
+// name does not survive a crash, even if it is open. Replay drops all such files at its end.
 func (t *tree) forget(in *inode, free func(run)) {
 	if free != nil {
 		for x := range in.extents.all() {
@@ -131,17 +129,16 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 	return nil
 }
 
-// created is what undoes a create.
+// created is the information to undo a create.
 type created struct {
 	dir, in      *inode
-	mtime, ctime int64 // of dir, before
+	mtime, ctime int64 // of dir, before the create
 	nextIno      Ino
 }
 
-// createAhead applies a Create record whose group is in flight, so that the
-// time is not lost, and returns what undoes it; nil if it did nothing. Nobody
-// looks at the tree until the group has settled or create was undone: the
-// caller holds FS.mu.
+// createAhead applies a Create record while its group is in flight, to save time, and returns how
+// to undo it; nil if it did nothing. The caller holds FS.mu until the group has settled or the
+// create is undone, so nobody sees the tree before.
 func (t *tree) createAhead(r *oplog.Record) *created {
 	if r.Type != oplog.Create {
 		return nil
@@ -152,20 +149,20 @@ func (t *tree) createAhead(r *oplog.Record) *created {
 	}
 	t.ahead = created{dir: d, mtime: d.mtime, ctime: d.ctime, nextIno: t.nextIno}
 	if t.applyCreate(r) != nil {
-		return nil // it will be tried again, and fail with the reason
+		return nil // the caller applies the record again, and gets the error
 	}
 	t.ahead.in = t.inodes.get(Ino(r.Ino))
 	return &t.ahead
 }
 
-// undo takes back what createAhead did for r.
+// undo reverts createAhead for r.
 func (t *tree) undo(c *created, r *oplog.Record) {
 	t.dropName(c.dir, string(r.Name), c.in)
 	t.dropInode(c.in)
 	c.dir.mtime, c.dir.ctime, t.nextIno = c.mtime, c.ctime, c.nextIno
 }
 
-// goodInode reports whether a Create record makes something there can be.
+// goodInode reports whether the inode of a Create record is valid.
 func goodInode(r *oplog.Record) bool {
 	if r.Ino == 0 || r.Ino >= maxIno {
 		return false

@@ -20,7 +20,7 @@ func (fs *FS) Stat(dir Ino, path string, follow bool) (Attr, error) {
 	return in.attr(fs.g), nil
 }
 
-// Access checks permission bits (R 4, W 2, X 1) as access(2). EACCES, EROFS.
+// Access checks permission bits (R 4, W 2, X 1), as access(2) does. EACCES, EROFS.
 func (fs *FS) Access(dir Ino, path string, mode uint32, follow bool) error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (fs *FS) Truncate(dir Ino, path string, size int64) error {
 	return nil
 }
 
-// truncate shrinks or extends a file. What it cuts inside a unit gets a
-// checksum of its own, so the rest of that unit is read first.
+// truncate shrinks or extends a file. If the new end lies inside a unit, the rest of the unit gets
+// a new checksum, so it is read first.
 func (fs *FS) truncate(in *inode, size int64) error {
 	switch {
 	case size < 0:
@@ -123,9 +123,8 @@ func (fs *FS) truncate(in *inode, size int64) error {
 	return nil
 }
 
-// SetAttr changes attributes of a path. EPERM unless the caller owns the file
-// (EACCES for setting times to now: unless it may write it); only root changes
-// the owner.
+// SetAttr changes attributes of a path. Only the owner may; others get EPERM. Who may write the
+// file may set its times to the present (else EACCES). Only root changes the owner.
 func (fs *FS) SetAttr(dir Ino, path string, follow bool, s SetAttr) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -192,7 +191,7 @@ func (fs *FS) unprivileged(in *inode) uint32 {
 	return mode & modePerm
 }
 
-// dropPrivileges takes those bits from a file that somebody but root changes.
+// dropPrivileges clears those bits of a file when a user other than root changes it.
 func (fs *FS) dropPrivileges(in *inode) error {
 	mode := fs.unprivileged(in)
 	if fs.opts.Cred.UID == 0 || in.mode&modePerm == mode {

@@ -78,7 +78,7 @@ func TestCrashBehind(t *testing.T) {
 			cfg.behind = true
 			cfg.setup = setup{name: "held", blocks: 30, live: func(*model) []op { return []op{open} }}
 			c := newCrasher(t, cfg, 1)
-			c.images.Most, c.images.Tears, c.images.Samples, c.images.NoPairs = 1<<5, 1, 2, true
+			c.images.MaxImages, c.images.Tears, c.images.Samples, c.images.NoPairs = 1<<5, 1, 2, true
 			depth := 3
 			if testing.Short() || cfg.cache {
 				depth = 2

@@ -135,8 +135,8 @@ func (b *bytesTest) step() {
 }
 
 func (b *bytesTest) write(k, j, off, size int) {
-	const most = 20 << 20
-	if off+size > most {
+	const limit = 20 << 20
+	if off+size > limit {
 		return
 	}
 	p := make([]byte, size)

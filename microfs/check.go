@@ -12,12 +12,12 @@ import (
 	"nvmecr/oplog"
 )
 
-// Severity says what a finding means for what the file system holds.
+// Severity says how bad a finding is for the content of the file system.
 type Severity int
 
 // The severities.
 const (
-	// Note: no damage. A crash leaves this, and the next mount for writing
+	// Note: no damage. A crash may leave the file system like this, and the next mount for writing
 	// corrects it.
 	Note Severity = iota
 	// Repairable: damage without loss; Repair repairs it.
@@ -29,36 +29,36 @@ const (
 // String returns the severity in a word or two.
 func (s Severity) String() string { return [...]string{"note", "repairable", "data loss"}[s] }
 
-// MarshalText makes it that in JSON, too.
+// MarshalText uses the same words in JSON.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// FindingKind is what a finding is about.
+// FindingKind is the subject of a finding.
 type FindingKind string
 
 // The kinds of findings.
 const (
 	FoundSegment        FindingKind = "segment"         // the partition does not fit the namespace
 	FoundSuperblock     FindingKind = "superblock"      // neither copy is good
-	FoundSuperblockCopy FindingKind = "superblock-copy" // one copy is not
+	FoundSuperblockCopy FindingKind = "superblock-copy" // one copy is damaged
 	FoundGeneration     FindingKind = "generation"      // belongs to another partition table
 	FoundHeader         FindingKind = "header"          // neither state header is good
-	FoundHeaderCopy     FindingKind = "header-copy"     // one is not
+	FoundHeaderCopy     FindingKind = "header-copy"     // one header is damaged
 	FoundClaim          FindingKind = "claim"           // a claim is not intact
 	FoundState          FindingKind = "state"           // the state checkpoint cannot be read
 	FoundStateBlock     FindingKind = "state-block"     // a block of it is damaged, and can be made good
 	FoundLog            FindingKind = "log"             // the log cannot be replayed
 	FoundLogSlot        FindingKind = "log-slot"        // a slot of a log page is damaged
-	FoundInode          FindingKind = "inode"           // an inode makes no sense
-	FoundName           FindingKind = "name"            // a name makes no sense or leads nowhere
+	FoundInode          FindingKind = "inode"           // an inode is not valid
+	FoundName           FindingKind = "name"            // a name is not valid or has no inode
 	FoundDirectory      FindingKind = "directory"       // a directory is in no or several places
 	FoundCount          FindingKind = "count"           // a count of links or names is wrong
 	FoundUnreachable    FindingKind = "unreachable"     // no path leads to an inode
-	FoundExtent         FindingKind = "extent"          // a mapping makes no sense
-	FoundRange          FindingKind = "range"           // a range of bytes in another partition makes no sense
+	FoundExtent         FindingKind = "extent"          // a mapping is not valid
+	FoundRange          FindingKind = "range"           // a range of bytes in another partition is not valid
 	FoundShared         FindingKind = "shared"          // two mappings have the same hugeblock
 	FoundPool           FindingKind = "pool"            // used and free do not add up
-	FoundUnlinked       FindingKind = "unlinked"        // open when the last name went away
-	FoundBusy           FindingKind = "busy"            // a writer left no quiet moment to look
+	FoundUnlinked       FindingKind = "unlinked"        // was open when its last name was removed
+	FoundBusy           FindingKind = "busy"            // the file system changed all the time, so it could not be checked
 )
 
 // A Finding is one thing that Check noticed.
@@ -67,7 +67,7 @@ type Finding struct {
 	Severity Severity    `json:"severity"`
 	// Where names the structure: "log page 12, slot 1", "inode 17".
 	Where string `json:"where"`
-	// Offset is the place in the partition, -1 if there is no single one.
+	// Offset is the position in the partition, -1 if there is no single one.
 	Offset int64  `json:"offset"`
 	Ino    Ino    `json:"inode,omitempty"`
 	Path   string `json:"path,omitempty"` // of the file, if one is known
@@ -75,7 +75,7 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// String tells the finding on one line.
+// String returns the finding in one line.
 func (f *Finding) String() string {
 	s := f.Where
 	if f.Path != "" {
@@ -91,11 +91,11 @@ func (f *Finding) String() string {
 	return s
 }
 
-// CheckOptions are those of one check.
+// CheckOptions are the options of Check.
 type CheckOptions struct {
 	Generation uint64 // of the partition table
-	// Looks is how often Check reads a file system that a writer changes, in
-	// the hope that it does not change meanwhile, before Check gives up. 0 is 50.
+	// Looks is how often Check reads a file system that a writer keeps changing before it gives up.
+	// 0 is 50.
 	Looks int
 	// Timeout is how long Check waits for a target that does not answer. 0 is
 	// 60 s.
@@ -106,15 +106,14 @@ type CheckOptions struct {
 type CheckReport struct {
 	// Unformatted: the partition was never formatted; nothing else is set.
 	Unformatted bool `json:"unformatted,omitempty"`
-	// InUse: a process wrote to the file system meanwhile. Findings are those that
-	// every reading had.
+	// InUse: a process wrote to the file system meanwhile. Findings are those of all readings.
 	InUse bool `json:"in_use,omitempty"`
-	// Holder is the process that mounted it for writing and has not unmounted
-	// it: it runs, or was killed.
+	// Holder is the process that mounted the file system for writing and has not unmounted it. This
+	// process is running or was killed.
 	Holder string `json:"holder,omitempty"`
 	// Findings are in the order of the structures, at most maxFindings.
 	Findings []Finding `json:"findings"`
-	// More is how many findings there are beyond those.
+	// More is the number of further findings.
 	More int `json:"more,omitempty"`
 
 	Files       int        `json:"files"`
@@ -124,7 +123,7 @@ type CheckReport struct {
 	Extents     int        `json:"extents"`
 	Covered     nvmf.Bytes `json:"covered"` // bytes under checksums
 	Ranges      int        `json:"ranges,omitempty"`
-	Placed      nvmf.Bytes `json:"placed,omitempty"` // bytes that other partitions have
+	Placed      nvmf.Bytes `json:"placed,omitempty"` // bytes in other partitions
 	LogUsed     uint64     `json:"log_used"`
 	LogPages    uint64     `json:"log_pages"`
 	Generation  uint64     `json:"generation"` // mounts for writing since format
@@ -143,17 +142,17 @@ func (r *CheckReport) Worst() Severity {
 func (r *CheckReport) Clean() bool { return r.Worst() == Note }
 
 const (
-	// maxFindings bounds what is kept of hostile media.
+	// maxFindings limits the memory for findings of hostile media.
 	maxFindings = 1000
 	checkLooks  = 50
-	// checkSame is how often damage must look the same to be believed: a
-	// writer at work shows another picture each time.
+	// checkSame is how often Check has to find the same damage before it reports it: while a writer
+	// works, each reading finds something else.
 	checkSame  = 3
 	checkPause = 5 * time.Millisecond
 )
 
-// reconnectQueue reconnects q after the error cause. Reconnecting takes timeout at
-// most, over all attempts until the next successful read; until is the deadline.
+// reconnectQueue reconnects q after the error cause. It gives up after timeout, counted over all
+// attempts since the last successful read; until is the deadline.
 func reconnectQueue(ctx context.Context, q nvmf.Queue, until *time.Time, timeout time.Duration, cause error) error {
 	if until.IsZero() {
 		*until = time.Now().Add(timeout)
@@ -165,11 +164,11 @@ func reconnectQueue(ctx context.Context, q nvmf.Queue, until *time.Time, timeout
 	return q.Reset(ctx)
 }
 
-// Check examines the file system on seg and writes nothing: the copies of the
-// superblock and the state header, the state checkpoint, every log page since,
-// and the tree that results, but not the data of files. After damage it continues
-// as far as it can. While another process writes, Check reads again until what it
-// has read is consistent. The error is the device's or ctx's.
+// Check examines the file system on seg and writes nothing. It examines the copies of the
+// superblock and of the state header, the state checkpoint, every log page since, and the resulting
+// tree, but not the data of files. After damage it continues as far as it can. While another
+// process writes, Check reads again until what it has read is consistent. It fails only with the
+// error of the device or of ctx.
 func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckReport, error) {
 	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
 	if err != nil {
@@ -184,7 +183,7 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 	}
 	var r *CheckReport
 	var lasting []Finding
-	var until time.Time // the end of waiting for a target that is away
+	var until time.Time // deadline of waiting for a target that does not answer
 	for i, same := 0, 0; same < checkSame; i++ {
 		last := r
 		if r, err = look(q, dev, seg, o); !lost(err) {
@@ -194,7 +193,7 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 			continue
 		}
 		if err != nil {
-			return nil, err // half a look tells nothing
+			return nil, err // an incomplete reading proves nothing
 		}
 		if r.Clean() {
 			r.InUse = r.InUse || last != nil
@@ -278,7 +277,7 @@ func problems(r *CheckReport) (list []Finding) {
 	return list
 }
 
-// busy keeps of the findings of the last look those of all looks.
+// busy reduces the findings of the last reading to those of all readings.
 func (r *CheckReport) busy(lasting []Finding) {
 	r.InUse, r.Findings, r.More = true, lasting, 0
 	r.add(Finding{
@@ -296,7 +295,7 @@ func (r *CheckReport) add(f Finding) {
 	r.Findings = append(r.Findings, f)
 }
 
-// checker is one look at a file system.
+// checker is one reading of a file system.
 type checker struct {
 	*FS
 	seg Segment
@@ -321,7 +320,7 @@ func look(q nvmf.Queue, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckRep
 	return c.r, err
 }
 
-// fatal returns an error that says nothing of what is on the media.
+// fatal returns err if it comes from the connection, and says nothing about the media.
 func fatal(err error) error {
 	if unreadable(err) {
 		return nil
@@ -352,7 +351,7 @@ func (c *checker) look() error {
 	return nil
 }
 
-// superblocks checks both copies; ok says that one is good.
+// superblocks checks both copies; ok reports that at least one is good.
 func (c *checker) superblocks() (ok bool, err error) {
 	id := c.dev.Identity()
 	s := c.seg
@@ -402,7 +401,7 @@ func (c *checker) superblocks() (ok bool, err error) {
 	return c.g != nil, nil
 }
 
-// stateHeaders checks both and takes the newer one; ok says that there is one.
+// stateHeaders checks both headers and takes the newer one; ok reports that one is good.
 func (c *checker) stateHeaders() (ok bool, err error) {
 	var errs [2]error
 	var list [2]*stateHeader
@@ -439,13 +438,13 @@ func (c *checker) stateHeaders() (ok bool, err error) {
 	return best >= 0, nil
 }
 
-// cutShort is said of what a crash explains, or a command that was in flight
-// when a connection was lost and landed late: it need not be damage.
+// cutShort explains a finding that need not be damage: a crash leaves it, too, or a late command
+// that was in flight when a connection was lost.
 const cutShort = "a write that was cut short leaves that, too"
 
 func headerAt(slot int) nvmf.Bytes { return headerOffset + nvmf.Bytes(slot)*blockSize }
 
-// claims checks both, and finds out who holds the partition.
+// claims checks both claims, and finds out who holds the partition.
 func (c *checker) claims() error {
 	var list [2]*Claim
 	var errs [2]error
@@ -481,7 +480,7 @@ func (c *checker) claims() error {
 
 func claimAt(slot int) nvmf.Bytes { return claimOffset + nvmf.Bytes(slot)*blockSize }
 
-// state reads the state checkpoint; ok says that it makes sense.
+// state reads the state checkpoint; ok reports that it is valid.
 func (c *checker) state() (ok bool, err error) {
 	h := &c.ckpt.header
 	where, at := fmt.Sprintf("state checkpoint %d", h.sequence), int64(c.g.state[h.area])
@@ -502,8 +501,8 @@ func (c *checker) state() (ok bool, err error) {
 	return false, c.explainState(state, where, at, err)
 }
 
-// explainState adds a finding for everything that is wrong with a state whose
-// checksum holds, not only for the reason why decodeTree refused it.
+// explainState adds findings for everything that is wrong in a state whose checksum matches.
+// decodeTree refuses such a state for the first reason.
 func (c *checker) explainState(state []byte, where string, at int64, refused error) (err error) {
 	known := len(problems(c.r))
 	r := &stateReader{b: state, malformed: c.malformed}
@@ -524,7 +523,7 @@ func (c *checker) malformed(ino Ino, err error) {
 	c.r.add(Finding{Kind: FoundInode, Severity: Loss, Where: fmt.Sprintf("inode %d", ino), Offset: -1, Ino: ino, What: reason(err)})
 }
 
-// replay follows the log; ok says that it could be followed to its end.
+// replay follows the log; ok reports that it reached the end.
 func (c *checker) replay() (ok bool, err error) {
 	prior := c.ckpt.header.prior
 	if c.log, err = oplog.Recover(c.logGeometry(), prior, c.media()); err != nil {
@@ -544,7 +543,7 @@ func (c *checker) replay() (ok bool, err error) {
 	return true, fatal(err)
 }
 
-// survey names the damaged slots of a log that cannot be replayed.
+// survey reports the damaged slots of a log that cannot be replayed.
 func (c *checker) survey() error {
 	err := oplog.Survey(c.logGeometry(), c.ckpt.header.prior, c.media(), c.slots)
 	if errors.Is(err, oplog.ErrFormat) || errors.Is(err, oplog.ErrDamaged) {
@@ -553,7 +552,7 @@ func (c *checker) survey() error {
 	return fatal(err)
 }
 
-// slots tells of the damaged slots of a log page.
+// slots reports the damaged slots of a log page.
 func (c *checker) slots(p oplog.PageReport) {
 	severity, remedy := Loss, "the other has no image of the page either"
 	if p.Slots[0] == oplog.SlotIntact || p.Slots[1] == oplog.SlotIntact {
@@ -579,7 +578,7 @@ func (c *checker) unlinked() {
 	}
 	if n > 0 {
 		c.found(FoundUnlinked, Note, "files without a name", -1,
-			fmt.Sprintf("%d, of %v, have been removed; the log since the state checkpoint still has them", n, nvmf.Bytes(mapped)*c.g.hugeblock),
+			fmt.Sprintf("%d removed files, of %v, are still in the log since the state checkpoint", n, nvmf.Bytes(mapped)*c.g.hugeblock),
 			"every mount counts their space as free")
 	}
 	c.tree.dropNameless()
@@ -589,5 +588,5 @@ func (c *checker) found(kind FindingKind, s Severity, where string, offset int64
 	c.r.add(Finding{Kind: kind, Severity: s, Where: where, Offset: offset, What: what, Remedy: remedy})
 }
 
-// reason is an error without the words that all of them end in.
+// reason returns the text of an error without the words that all these errors end with.
 func reason(err error) string { return strings.TrimSuffix(err.Error(), ": "+ErrCorrupt.Error()) }

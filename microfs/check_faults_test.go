@@ -295,7 +295,7 @@ func FuzzCheckState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What a mount takes has nothing wrong with it but what a mount mends,
+		// What a mount takes has nothing wrong with it but what a mount repairs,
 		// or does not look at.
 		for _, f := range problems(c.r) {
 			require.Contains(t, []FindingKind{FoundState, FoundExtent, FoundShared, FoundInode, FoundPool, FoundUnreachable}, f.Kind, "%v: %v", &f, tr.inodes.count)

@@ -8,8 +8,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// treeCheck is what is known of a tree while it is checked. The tree may be
-// one that no mount accepts.
+// treeCheck has the facts of a tree that are needed to check it. No mount may accept the tree.
 type treeCheck struct {
 	*checker
 	t       *tree
@@ -19,7 +18,7 @@ type treeCheck struct {
 	subdirs map[Ino]uint32 // names of directories in each directory
 }
 
-// checkTree checks the tree as a whole and counts what is in it.
+// checkTree checks the whole tree and counts its files.
 func (c *checker) checkTree() {
 	k := &treeCheck{checker: c, t: c.tree, up: map[Ino]entry{}, links: map[Ino]uint32{}, entries: map[Ino]int{}, subdirs: map[Ino]uint32{}}
 	k.up = k.t.reachable()
@@ -33,8 +32,8 @@ func (c *checker) checkTree() {
 	k.space(inos)
 }
 
-// reachable returns a name of every inode that a path leads to from the root;
-// the root has none, but is there.
+// reachable returns a name of every inode that a path leads to from the root. The root is in the
+// map, without a name.
 func (t *tree) reachable() map[Ino]entry {
 	up := make(map[Ino]entry, t.inodes.count)
 	if t.inodes.get(RootIno) == nil {
@@ -86,7 +85,7 @@ func (k *treeCheck) bad(ino Ino, kind FindingKind, s Severity, what, remedy stri
 	})
 }
 
-// countNames looks at every name.
+// countNames checks every name.
 func (k *treeCheck) countNames() {
 	for e := range k.t.names.all() {
 		d, in := k.t.inodes.get(e.dir), k.t.inodes.get(e.ino)
@@ -102,11 +101,11 @@ func (k *treeCheck) countNames() {
 		k.subdirs[e.dir]++
 		switch {
 		case e.ino == RootIno:
-			k.bad(e.ino, FoundDirectory, Loss, fmt.Sprintf("inode %d has it under the name %q", e.dir, e.name), "")
+			k.bad(e.ino, FoundDirectory, Loss, fmt.Sprintf("it is also in directory inode %d, as %q", e.dir, e.name), "")
 		case k.links[e.ino] == 2:
 			k.bad(e.ino, FoundDirectory, Loss, "it has more than one name", "")
 		case in.parent() != e.dir:
-			k.bad(e.ino, FoundDirectory, Repairable, fmt.Sprintf("\"..\" is inode %d, it is in inode %d", in.parent(), e.dir), "")
+			k.bad(e.ino, FoundDirectory, Repairable, fmt.Sprintf("its \"..\" is inode %d, but it is in inode %d", in.parent(), e.dir), "")
 		}
 		continue
 	}
@@ -125,7 +124,7 @@ func (k *treeCheck) root() {
 	}
 }
 
-// inode checks one inode, whatever it is.
+// inode checks one inode of any type.
 func (k *treeCheck) inode(in *inode) {
 	k.tally(in)
 	if _, ok := k.up[in.ino]; !ok && in.nlink > 0 {
@@ -136,29 +135,29 @@ func (k *treeCheck) inode(in *inode) {
 		want = 2 + k.subdirs[in.ino]
 	}
 	if in.nlink != want {
-		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("it says it has %d links, there are %d", in.nlink, want), "")
+		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("its link count is %d, but there are %d", in.nlink, want), "")
 	}
 	if in.entries() != k.entries[in.ino] {
-		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("it says it has %d names in it, there are %d", in.entries(), k.entries[in.ino]), "")
+		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("its entry count is %d, but there are %d", in.entries(), k.entries[in.ino]), "")
 	}
 	switch kind := in.mode & modeType; {
 	case in.ino == 0 || in.ino >= maxIno || in.ino >= k.t.nextIno:
-		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("its number is not below the next one, %d", k.t.nextIno), "")
+		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("its number is not below the next free one, %d", k.t.nextIno), "")
 	case kind != modeRegular && kind != modeDir && kind != modeSymlink:
-		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("mode %#o is of no kind of file", in.mode), "")
+		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("mode %#o has no valid file type", in.mode), "")
 	case kind == modeSymlink && in.target() == "":
 		k.bad(in.ino, FoundInode, Loss, "a symbolic link to nothing", "")
 	case kind != modeRegular && (in.extents.len() > 0 || in.ranges.len() > 0):
 		k.bad(in.ino, FoundExtent, Loss, "it has data but is no file", "")
 	case in.size < 0 || uint64(in.size) > k.g.maxFileSize():
-		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("size %d cannot be", in.size), "")
+		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("size %d is not possible", in.size), "")
 	default:
 		k.extents(in)
 		k.ranges(in)
 	}
 }
 
-// ranges checks what the file has in other partitions.
+// ranges checks the ranges of a file in other partitions.
 func (k *treeCheck) ranges(in *inode) {
 	var last int64
 	for r := range in.ranges.all() {
@@ -212,12 +211,12 @@ func (k *treeCheck) extents(in *inode) {
 		sum += x.count
 	}
 	if sum != in.mapped {
-		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("%d hugeblocks are mapped, it counts %d", sum, in.mapped), "")
+		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("%d hugeblocks are mapped, but its count is %d", sum, in.mapped), "")
 	}
 }
 
-// space checks that no hugeblock belongs to two, and that what is not mapped
-// is what a mount takes for free.
+// space checks that no hugeblock belongs to two files, and that all hugeblocks that are not mapped
+// are free for a mount.
 func (k *treeCheck) space(inos []Ino) {
 	type owned struct {
 		run

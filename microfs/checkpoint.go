@@ -12,41 +12,40 @@ import (
 	"nvmecr/oplog"
 )
 
-// checkpointer writes state checkpoints: the tree as it was at one settled
-// image, into the area that is not current, then the header. It is a sequence
-// of steps, each under FS.mu: the background goroutine gives the lock back
-// between them, an operation that finds the log full runs them in a row.
+// checkpointer writes state checkpoints. It writes the tree as of one settled image into the area
+// that is not current, then the header. Every step takes FS.mu: the background goroutine gives the
+// lock up between steps, while an operation that finds the log full runs all steps in a row.
 type checkpointer struct {
 	header stateHeader // the current one
-	state  []byte      // being written; nil if none is
+	state  []byte      // the state being written; nil if none is
 	done   int         // bytes of it that are on the media
-	crc    uint64      // of those
-	prior  oplog.Prior // the log continues here
-	// switching says that a header may name the state: it is not given up any
-	// more, or the next one would go over what that header names.
+	crc    uint64      // CRC of these bytes
+	prior  oplog.Prior // the log continues from here
+	// switching says that a header on the media may name the state already. The state cannot be
+	// given up then, because the next one would overwrite it.
 	switching bool
 	group     []byte // blocks of a chunk, or a header
-	spare     []byte // for the next state
-	// lost says when a chunk for a state area, or a header, was in flight as a
-	// connection was lost. The same bytes may be written again at once; others
-	// only when that chunk can no longer land.
+	spare     []byte // memory for the next state
+	// lost is the time of the last lost connection that had a chunk for a state area, or a header,
+	// in flight. The same bytes may be written again at once. Other bytes may be written when the
+	// chunk can no longer be executed.
 	lost [2]time.Time
 
-	// waiting says that the background goroutine looks again by itself, when it
-	// may be quiet: only what cannot wait has to wake it.
+	// waiting says that the background goroutine has a timer, and looks again when the file system
+	// is quiet. Only work that cannot wait has to wake it.
 	waiting bool
 
-	wake chan struct{} // capacity 1: something to consider
+	wake chan struct{} // capacity 1: there may be something to do
 	quit chan struct{}
 	once sync.Once // closes quit
-	// gone waits for the background goroutines: this one and the deallocator's.
+	// gone waits for the background goroutines: that of the checkpointer and that of the
+	// deallocator.
 	gone sync.WaitGroup
 }
 
-// quietTime is how long nothing may have been changed before a state checkpoint
-// starts, so that it falls into the time in which the application computes. With
-// no file open it is waited for until a quarter of the log is left; with one open,
-// until the log is full.
+// quietTime is how long nothing may have changed before a state checkpoint starts, so that it falls
+// into a phase in which the application computes. While no file is open, quiet is waited for until
+// a quarter of the log is left. While a file is open, it is waited for until the log is full.
 const quietTime = 100 * time.Millisecond
 
 func (c *checkpointer) start(fs *FS) {
@@ -67,8 +66,8 @@ func (c *checkpointer) stop() {
 	c.gone.Wait()
 }
 
-// wanted says whether a state checkpoint should be started: now, or once
-// nothing has been changed for a while.
+// wanted says whether to start a state checkpoint: now, or later, when nothing has changed for a
+// while.
 func (c *checkpointer) wanted(fs *FS) (start, later bool) {
 	if fs.broken != nil || fs.opts.ReadOnly || (c.state == nil && c.late() > 0) {
 		return false, false
@@ -80,7 +79,7 @@ func (c *checkpointer) wanted(fs *FS) (start, later bool) {
 	return free < pages/4, free < pages/2
 }
 
-// late returns how long the area for the next state must not be written.
+// late returns for how long the area of the next state must not be written yet.
 func (c *checkpointer) late() time.Duration {
 	at := c.lost[1-c.header.area]
 	if at.IsZero() {
@@ -89,8 +88,8 @@ func (c *checkpointer) late() time.Duration {
 	return max(0, oplog.Quarantine-time.Since(at))
 }
 
-// consider wakes the background goroutine if there is something to do. Called
-// with FS.mu held at the end of every operation.
+// consider wakes the background goroutine if there is something to do. It is called with FS.mu held
+// at the end of every operation.
 func (c *checkpointer) consider(fs *FS) {
 	if c.wake == nil {
 		return
@@ -122,8 +121,8 @@ func (fs *FS) routineCheckpoint() {
 	}
 }
 
-// backgroundStep does one step under the lock, waiting first for quiet. It
-// returns false when there is nothing more to do.
+// backgroundStep waits for quiet and does one step under the lock. It returns false when there is
+// nothing more to do.
 func (fs *FS) backgroundStep() bool {
 	more, wait := fs.backgroundTurn()
 	if wait == 0 {
@@ -138,8 +137,8 @@ func (fs *FS) backgroundStep() bool {
 	return true
 }
 
-// backgroundTurn does the step, or says how long to wait for quiet. A panic ends the
-// file system's service, and not the process.
+// backgroundTurn does the step, or returns how long to wait for quiet. A panic puts the file system
+// out of service; the process goes on.
 func (fs *FS) backgroundTurn() (more bool, wait time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -149,7 +148,7 @@ func (fs *FS) backgroundTurn() (more bool, wait time.Duration) {
 			more, wait = false, 0
 		}
 	}()
-	if fs.claim.Released { // until an operation claims the partition again
+	if fs.claim.Released { // nothing to do until an operation claims the partition again
 		return false, 0
 	}
 	start, later := fs.ckpt.wanted(fs)
@@ -190,9 +189,8 @@ func (fs *FS) checkpoint() error {
 	}
 }
 
-// checkpointStep begins a state checkpoint, or writes its next chunk, or
-// switches the header after the last one. A step whose connection was lost is
-// done again.
+// checkpointStep begins a state checkpoint, writes its next chunk, or, after the last chunk,
+// switches the header. A step that loses the connection is repeated.
 func (fs *FS) checkpointStep() error {
 	c := &fs.ckpt
 	var err error
@@ -233,8 +231,8 @@ var (
 // keepState is the largest memory of a state that is kept for the next one.
 const keepState = 1 << 20
 
-// buffer returns memory of n bytes, good until the next call. Most states take
-// much less than a whole group.
+// buffer returns memory of n bytes, valid until the next call. Most states take much less than a
+// whole group.
 func (c *checkpointer) buffer(n int) []byte {
 	if len(c.group) < n {
 		c.group = make([]byte, min(n+n/4, max(n, groupBytes)))
@@ -242,8 +240,8 @@ func (c *checkpointer) buffer(n int) []byte {
 	return c.group[:n]
 }
 
-// beginCheckpoint takes the snapshot: the tree as of the tail of the log,
-// whose records are in both slots from here on.
+// beginCheckpoint takes the snapshot: the tree as of the tail of the log. Before, it puts the
+// records of the tail into both slots.
 func (fs *FS) beginCheckpoint() error {
 	if err := fs.syncLog(); err != nil {
 		return err
@@ -291,12 +289,12 @@ func (c *checkpointer) nextArea() int {
 	return 1 - c.header.area
 }
 
-// restart writes the state in progress from its beginning again: what is in a
-// volatile cache may be gone after a reconnection.
+// restart writes the state in progress again from its beginning, after a reconnection: the volatile
+// cache may have lost its chunks.
 func (c *checkpointer) restart() { c.done, c.crc = 0, 0 }
 
-// switchHeader makes the written state the current one: flush, one header,
-// then the other. Only then are the old log pages free.
+// switchHeader makes the written state the current one: it flushes, then writes one header, then
+// the other. Only then are the old log pages free.
 func (fs *FS) switchHeader() error {
 	c := &fs.ckpt
 	next := stateHeader{
@@ -311,9 +309,9 @@ func (fs *FS) switchHeader() error {
 	return nil
 }
 
-// writeHeader makes the state durable, then writes the header to one slot and,
-// when it is durable there, to the other. What the log takes for durable does
-// not change: images may have settled since that the flush need not include.
+// writeHeader makes the state durable, then writes the header to one slot and, when it is durable
+// there, to the other. The log's record of what is durable stays as it is: images may have settled
+// since that this flush need not include.
 func (fs *FS) writeHeader(h *stateHeader) error {
 	id := fs.dev.Identity()
 	if !mutant.On(mutant.NoHeaderFlush) {

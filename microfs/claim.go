@@ -12,16 +12,15 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A claim is the record of ownership of a partition: it names the process that
-// writes the partition. Mount writes it before it reads the log for writing, and
-// Unmount writes it again, as released. It lies in two slots of 4 KiB, written like
-// the state header: sequence n first to slot n mod 2, then to the other. Zeros: the
-// partition was never claimed.
+// A claim is the record of ownership of a partition: it names the process that writes the
+// partition. Mount writes a claim before it reads the log for writing. Unmount writes it again, as
+// released. A claim lies in two slots of 4 KiB and is written like the state header: sequence n
+// first to slot n mod 2, then to the other. Zeros mean that the partition was never claimed.
 //
-// A process that mounts reads in it whether another process may still be writing. A
-// process that had lost its connection reads in it, before it continues, whether the
-// partition is still its own. A claim does not stop a writer that does not read it;
-// the reservation at the target does (nvmf.Reserver).
+// A process that mounts the partition learns from the claim whether another process may still be
+// writing. A process that has lost its connection learns from it whether the partition is still its
+// own, before it continues. A claim does not stop a writer that does not read it. The reservation
+// at the target does that (nvmf.Reserver).
 const (
 	clMagic    = "NVMECRCL"
 	clVersion  = 1
@@ -58,23 +57,21 @@ type Claim struct {
 	Holder
 	Sequence uint64 // grows with each claim and release
 	Released bool   // the holder has unmounted the file system
-	Late     bool   // and a deallocation of it may still land
+	Late     bool   // a deallocation of the released holder may still be executed
 	Since    time.Time
 }
 
-// Late says which commands of the last holder of a partition may still land.
+// Late says which commands of the last holder of a partition the target may still execute.
 type Late int
 
-// Which commands may land.
+// The values of Late.
 const (
 	// LateNone: none. The holder is fenced, or its commands have completed.
 	LateNone Late = iota
-	// LateUnlikely: the holder has ended, and the target had time to finish its
-	// commands. A mount does not write where the last of them may land, as far as
-	// that costs little.
+	// LateUnlikely: the holder has ended, and the target had time to finish its commands. A mount
+	// does not write where the last commands went, as far as that costs little.
 	LateUnlikely
-	// LateAny: any. A mount also writes no state checkpoint for
-	// oplog.Quarantine.
+	// LateAny: any command. In addition, a mount writes no state checkpoint for oplog.Quarantine.
 	LateAny
 )
 
@@ -126,7 +123,7 @@ func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
 		return nil, fmt.Errorf("claim has version %d, this program knows %d: %w", v, clVersion, ErrVersion)
 	}
 	if uuid.UUID(b[clUUID:clUUID+16]) != fs || le.Uint32(b[clHostLen:]) > maxHost || le.Uint64(b[clSequence:]) >= maxSequence {
-		return nil, fmt.Errorf("claim of another file system, or one that cannot be: %w", ErrCorrupt)
+		return nil, fmt.Errorf("claim of another file system, or with values that are not possible: %w", ErrCorrupt)
 	}
 	return &Claim{
 		Holder: Holder{
@@ -141,8 +138,8 @@ func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
 	}, nil
 }
 
-// readClaim returns the newest intact claim, nil if there is none. damaged says
-// that a slot is not intact and no intact one is there.
+// readClaim returns the newest intact claim, nil if there is none. damaged says that there is none
+// because a slot is damaged.
 func (fs *FS) readClaim() (newest *Claim, damaged bool, err error) {
 	buf := make([]byte, blockSize)
 	for slot := range 2 {
@@ -159,15 +156,15 @@ func (fs *FS) readClaim() (newest *Claim, damaged bool, err error) {
 	return newest, damaged && newest == nil, nil
 }
 
-// takeClaim claims the partition for this process. Where the last claim was not
-// released, Options.Claimed decides whether it may be taken over.
+// takeClaim claims the partition for this process. If the last claim was not released,
+// Options.Claimed decides whether this process may take the partition over.
 func (fs *FS) takeClaim() error {
 	last, damaged, err := fs.readClaim()
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
 	if damaged {
-		last = &Claim{} // of an unknown process
+		last = &Claim{} // the process is not known
 	}
 	if last != nil && (!last.Released || last.Late) && fs.opts.Claimed != nil {
 		if fs.late, err = fs.opts.Claimed(last); err != nil {
@@ -182,8 +179,8 @@ func (fs *FS) takeClaim() error {
 	return fs.writeClaim()
 }
 
-// releaseClaim writes that this process does not write the partition any more, and
-// whether a deallocation of it may still land.
+// releaseClaim writes that this process has stopped writing the partition, and whether a
+// deallocation of it may still be executed.
 func (fs *FS) releaseClaim() error {
 	if fs.claim.Sequence == 0 || fs.claim.Released {
 		return nil
@@ -193,10 +190,9 @@ func (fs *FS) releaseClaim() error {
 	return fs.writeClaim()
 }
 
-// Vacate makes everything durable and releases the claim, as Unmount does, and leaves
-// the file system mounted. It is for the moment before execve, after which a process
-// cannot unmount. If execve fails, the next operation claims the partition again, and
-// open files stay open.
+// Vacate makes everything durable and releases the claim, as Unmount does, but leaves the file
+// system mounted. It is for the moment before execve, after which a process cannot unmount. If
+// execve fails, the next operation claims the partition again. Open files stay open.
 func (fs *FS) Vacate() error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -208,7 +204,7 @@ func (fs *FS) Vacate() error {
 	return fs.changeClaim(true)
 }
 
-// resume claims the partition again after Vacate, unless another process has.
+// resume claims the partition again after Vacate. It fails if another process has claimed it.
 func (fs *FS) resume() error {
 	err := fs.checkClaim()
 	for lost(err) {
@@ -225,7 +221,7 @@ func (fs *FS) resume() error {
 	return err
 }
 
-// changeClaim writes the next claim, and reconnects where it has to.
+// changeClaim writes the next claim, and reconnects if necessary.
 func (fs *FS) changeClaim(released bool) error {
 	fs.claim.Sequence++
 	fs.claim.Released, fs.claim.Late = released, released && fs.dealloc.late()

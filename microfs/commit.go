@@ -13,14 +13,14 @@ import (
 
 var errUnmounted = errors.New("unmounted")
 
-// begin starts a log group of at most need bytes, making room with a state
-// checkpoint if it must.
+// begin starts a log group of at most need bytes. If the log is full, it makes space with a state
+// checkpoint.
 func (fs *FS) begin(need int) error {
 	for {
 		prep, err := fs.log.Begin(need)
 		if errors.Is(err, oplog.ErrFull) {
-			// A state has no operation that is not whole; only where the connection
-			// was lost so often that logRoom did not suffice may it have a part.
+			// A state includes no unfinished operation. The exception: if connections were lost so
+			// often that reservedLog did not suffice, the state may include a part of one.
 			if err = fs.finishInPage(); err == nil {
 				err = fs.freeLog()
 			}
@@ -40,7 +40,7 @@ func (fs *FS) begin(need int) error {
 	}
 }
 
-// freeLog makes room in a full log. A state checkpoint that was already in
+// freeLog makes space in a full log. A state checkpoint that was already in
 // progress may free too little; a second one frees all that can be.
 func (fs *FS) freeLog() error {
 	for range 2 {
@@ -94,7 +94,7 @@ func (fs *FS) record() error {
 
 // committed is called when a group has settled: it applies its records.
 func (fs *FS) committed(recs ...*oplog.Record) error {
-	fs.log.Committed()
+	fs.log.Settled()
 	fs.conflicts, fs.silentSince, fs.lastChange = 0, time.Time{}, fs.clock()
 	for _, r := range recs {
 		if err := fs.tree.apply(r, fs.freed); err != nil {
@@ -105,9 +105,9 @@ func (fs *FS) committed(recs ...*oplog.Record) error {
 	return nil
 }
 
-// supersede is called where a group that failed may be on the media as a whole: a
-// later mount must not replay an operation that the application was told has
-// failed. While the device refuses this as well, it is repeated now and then.
+// supersede is called when a group has failed that may be on the media as a whole. A later mount
+// must not replay an operation that has failed for the application. If the device refuses the
+// superseding image as well, supersede is repeated now and then.
 func (fs *FS) supersede() {
 	if fs.broken != nil || fs.log.Open() || mutant.On(mutant.NoSupersede) {
 		return
@@ -131,7 +131,7 @@ func (fs *FS) trySupersede() error {
 	for fs.log.InDoubt() {
 		prep, err := fs.log.Begin(0)
 		if err != nil {
-			return err // a state checkpoint makes room when there is need for one
+			return err // a state checkpoint makes space when an operation needs it
 		}
 		if err = fs.run(prep); err == nil {
 			err = fs.runGroup(fs.log.Supersede())
@@ -143,11 +143,11 @@ func (fs *FS) trySupersede() error {
 	return nil
 }
 
-// freed collects what an operation frees.
+// freed collects the hugeblocks that an operation frees.
 func (fs *FS) freed(r run) { fs.freeing = append(fs.freeing, r) }
 
-// release moves freed hugeblocks towards the pool: at once where settled is
-// durable, else after the next flush.
+// release moves freed hugeblocks towards the pool: at once if settled means durable, else after the
+// next flush.
 func (fs *FS) release() {
 	if len(fs.freeing) == 0 {
 		return
@@ -183,7 +183,7 @@ func (fs *FS) runGroup(cmds []*nvmf.Command) error {
 	if err := fs.run(cmds); err != nil {
 		return err
 	}
-	fs.log.Committed()
+	fs.log.Settled()
 	return nil
 }
 
@@ -209,7 +209,7 @@ func (fs *FS) checkStateSpace(more nvmf.Bytes) error {
 	return nil
 }
 
-// worstPerBlock is what one mapped hugeblock takes at most in a state checkpoint.
+// worstPerBlock is the most that one mapped hugeblock takes in a state checkpoint.
 func (fs *FS) worstPerBlock() nvmf.Bytes {
 	n := nvmf.Bytes(extentSize)
 	if fs.g.sums {

@@ -217,7 +217,7 @@ func (c *crasher) record(letters []letter) *crashRun {
 }
 
 // do runs one operation and notes what holds after it. It returns false if
-// there was no room; then the model does not follow any more, for a write may
+// there was no space; then the model does not follow any more, for a write may
 // have had a part of its effect.
 func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	c.cov.remember(fs)
@@ -234,7 +234,7 @@ func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable, blockUses(fs), waits})
 		return true
 	}
-	require.True(c.t, noRoom(err), "%v: %v", w.names, err)
+	require.True(c.t, outOfSpace(err), "%v: %v", w.names, err)
 	events := c.live.Events()
 	state, err := c.canon.canon(fs)
 	require.NoError(c.t, err)
@@ -344,14 +344,14 @@ func (c *crasher) image(what func() string, allowed []crashMark) {
 	c.crashAgain(what, trace, allowed, state, fell)
 }
 
-// fsck requires that a check finds nothing worse than most: after a crash, as
+// fsck requires that a check finds nothing worse than limit: after a crash, as
 // after a mount, nothing but notes.
-func (c *crasher) fsck(what func() string, most Severity) {
+func (c *crasher) fsck(what func() string, limit Severity) {
 	q, err := c.dead.OpenQueue(context.Background(), defaultQueueDepth)
 	require.NoError(c.t, err)
 	r, err := look(q, c.dead, c.seg, CheckOptions{Generation: 7})
 	require.NoError(c.t, err)
-	if r.Worst() > most {
+	if r.Worst() > limit {
 		require.Fail(c.t, what(), "%v", r.Findings)
 	}
 	c.n.checked++
@@ -360,7 +360,7 @@ func (c *crasher) fsck(what func() string, most Severity) {
 // goOn writes a file on a recovered file system and mounts it again.
 func (c *crasher) goOn(what func() string, fs *FS, state string) {
 	require.NoError(c.t, createOp("/~goes on", 0o600).fs(fs), what())
-	if err := writeOp("/~goes on", 0, stamp(5000, 99)).fs(fs); !noRoom(err) {
+	if err := writeOp("/~goes on", 0, stamp(5000, 99)).fs(fs); !outOfSpace(err) {
 		require.NoError(c.t, err, what())
 	}
 	got, err := c.canon.canon(fs)
@@ -385,7 +385,7 @@ func (c *crasher) crashAgain(what func() string, tr *blocktest.Trace, allowed []
 	}
 	h := crash.NewHistory(c.dead.Bytes(), c.cfg.lba, c.cfg.cache)
 	o := c.images
-	o.Most, o.NoPairs, o.Samples, o.Tears = min(o.Most, 32), true, min(o.Samples, 2), 1
+	o.MaxImages, o.NoPairs, o.Samples, o.Tears = min(o.MaxImages, 32), true, min(o.Samples, 2), 1
 	for i := range len(tr.Events) + 1 {
 		end := i == len(tr.Events)
 		if end {

@@ -20,17 +20,17 @@ import (
 // submission to completion, so no operation allocates them meanwhile. If the
 // connection is lost they are retired, as are hugeblocks with a write in flight.
 
-// deallocator gives used hugeblocks back in the background. Guarded by FS.mu.
+// deallocator deallocates used hugeblocks in the background. Guarded by FS.mu.
 type deallocator struct {
-	wake    chan struct{} // capacity 1: something is used
+	wake    chan struct{} // capacity 1: there may be used hugeblocks
 	waiting bool          // the goroutine has a timer, and need not be woken
 
-	// taken is the pool's count of allocated hugeblocks at the time since; demand is
-	// how many were allocated in the second before since.
+	// taken is the pool's count of allocated hugeblocks at the time since; demand is the number
+	// that were allocated in the second before since.
 	since  time.Time
 	taken  uint64
 	demand Hugeblock
-	// lost is when a connection was lost with a batch in flight: the next operation
+	// lost is the time at which a connection was lost with a batch in flight. The next operation
 	// that needs the device reconnects.
 	lost time.Time
 
@@ -40,24 +40,23 @@ type deallocator struct {
 }
 
 const (
-	// deallocateBatch is the most that is deallocated under the lock at a time. A
-	// write that comes meanwhile waits for a fraction of what it takes itself.
+	// deallocateBatch is the most that is deallocated under the lock at a time. A write that
+	// arrives meanwhile waits for a fraction of its own duration.
 	deallocateBatch = 8 * nvmf.MiB
 	deallocateRuns  = 32
-	// restTime is how long nothing may have been changed before the application
-	// counts as doing something else: then everything used is deallocated.
+	// restTime is how long nothing may have changed before all used hugeblocks are deallocated: the
+	// application does something else then.
 	restTime = 2 * time.Second
-	// busyPause is between batches while the application writes.
+	// busyPause is the pause between batches while the application writes.
 	busyPause = 100 * time.Millisecond
-	// demandTime is for how long used hugeblocks are kept for a busy application,
-	// which will take them again.
+	// demandTime is the time for which a busy application has used hugeblocks in reserve, since it
+	// will allocate them again.
 	demandTime = 8 * time.Second
 	// lastDeallocation bounds the time that Unmount spends on deallocation.
 	lastDeallocation = 250 * time.Millisecond
 )
 
-// init has the pool keep used runs apart from fresh ones, if the device can
-// deallocate.
+// init makes the pool keep used runs apart from fresh ones, if the device can deallocate.
 func (d *deallocator) init(fs *FS) {
 	fs.pool.long = max(1, Hugeblock(longRun/fs.g.hugeblock))
 	fs.pool.tracksUsed = fs.dev.Identity().CanDeallocate
@@ -65,8 +64,8 @@ func (d *deallocator) init(fs *FS) {
 	d.wake = make(chan struct{}, 1)
 }
 
-// consider wakes the goroutine if there is something to do. Called with FS.mu
-// held at the end of every operation.
+// consider wakes the goroutine if there is something to do. It is called with FS.mu held at the end
+// of every operation.
 func (d *deallocator) consider(fs *FS) {
 	if d.waiting || !fs.pool.tracksUsed || fs.pool.usedBlocks() == 0 && len(fs.pendingFree) == 0 {
 		return
@@ -80,7 +79,7 @@ func (d *deallocator) consider(fs *FS) {
 // routineDeallocate deallocates in the background.
 func (fs *FS) routineDeallocate() {
 	quit := fs.ckpt.quit
-	timer := time.NewTimer(0) // one for all: nothing is allocated while the application writes
+	timer := time.NewTimer(0) // one timer for all turns, so that nothing is allocated while the application writes
 	defer timer.Stop()
 	for {
 		select {
@@ -99,9 +98,8 @@ func (fs *FS) routineDeallocate() {
 	}
 }
 
-// deallocateTurn deallocates a batch if its time has come, and returns when to
-// look again; 0 if there is nothing left to do. A panic ends the file system's
-// service, and not the process.
+// deallocateTurn deallocates a batch if it is due, and returns when to look again; 0 if there is
+// nothing left to do. A panic puts the file system out of service; the process goes on.
 func (fs *FS) deallocateTurn() (wait time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -132,7 +130,7 @@ func (fs *FS) deallocateSome() time.Duration {
 			return 0
 		}
 		fs.deallocateBatch()
-		return time.Millisecond // for whoever waits for the lock
+		return time.Millisecond // for callers that wait for the lock
 	case fs.pool.usedBlocks() >= d.kept(&fs.pool)+batch:
 		fs.deallocateBatch()
 		return busyPause
@@ -140,7 +138,7 @@ func (fs *FS) deallocateSome() time.Duration {
 	return max(restTime-rest, busyPause)
 }
 
-// mayDeallocate says whether the device can be asked.
+// mayDeallocate reports whether the device can be asked to deallocate.
 func (fs *FS) mayDeallocate() bool {
 	lost := fs.dealloc.lost
 	return fs.broken == nil && fs.pool.tracksUsed && !fs.claim.Released && (lost.IsZero() || fs.lastChange.After(lost))
@@ -182,7 +180,7 @@ func (d *deallocator) kept(p *pool) Hugeblock {
 	return max(d.demand, Hugeblock(p.taken-d.taken)) * Hugeblock(demandTime/time.Second)
 }
 
-// batchBlocks is how many hugeblocks a batch has, less in a small partition.
+// batchBlocks is the number of hugeblocks in a batch, less in a small partition.
 func (fs *FS) batchBlocks() Hugeblock {
 	return max(1, min(Hugeblock(deallocateBatch/fs.g.hugeblock), fs.g.blocks/16))
 }
@@ -196,7 +194,7 @@ func (fs *FS) deallocateAll() {
 	}
 }
 
-// deallocateBatch deallocates some of what is used.
+// deallocateBatch deallocates one batch of used hugeblocks.
 func (fs *FS) deallocateBatch() {
 	d := &fs.dealloc
 	d.runs = d.runs[:0]
@@ -220,7 +218,7 @@ func (fs *FS) deallocateBatch() {
 	fs.deallocated(fs.run(cmds))
 }
 
-// deallocated puts the runs of a batch where its outcome says.
+// deallocated returns the runs of a batch to the pool, or retires them, depending on the outcome.
 func (fs *FS) deallocated(err error) {
 	d := &fs.dealloc
 	switch {
@@ -257,7 +255,7 @@ func (fs *FS) deallocated(err error) {
 	}
 }
 
-// late reports whether a batch may still land; the claim says so to the next mount.
+// late reports whether a batch may still be executed; the claim tells this to the next mount.
 func (d *deallocator) late() bool {
 	return !d.lost.IsZero() && time.Since(d.lost) < oplog.Quarantine
 }

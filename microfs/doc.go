@@ -15,8 +15,8 @@
 //     every acknowledged one. With Options.WriteBehind the last writes to one file may
 //     be missing, as long as no other call followed them.
 //   - A read returns the bytes that were written there, or EIO.
-//   - Of a file that has bytes in other partitions (FormatOptions.Ranges) it knows which,
-//     and reads none of them.
+//   - For a file with bytes in other partitions (FormatOptions.Ranges) the package stores
+//     where these bytes are, and reads none of them.
 //
 // # Use
 //

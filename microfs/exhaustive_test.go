@@ -97,8 +97,8 @@ func (c *crasher) must(fs *FS, o op) {
 	o.model(c.start)
 }
 
-// tailRoom returns how many bytes of records the newest log page still takes.
-func tailRoom(fs *FS) int {
+// tailSpace returns how many bytes of records the newest log page still takes.
+func tailSpace(fs *FS) int {
 	_, raw, _ := fs.log.TailRead()
 	return blockSize - 96 - 8 - len(parseImage(raw).records)
 }
@@ -107,13 +107,13 @@ func tailRoom(fs *FS) int {
 // bytes takes without the target.
 const recordOfLink = 44 + 2
 
-// fillTail makes records until the newest log page has room for left bytes.
+// fillTail makes records until the newest log page has space for left bytes.
 func (c *crasher) fillTail(fs *FS, left int) {
-	for n := 0; tailRoom(fs) > left+8; n++ {
-		size := min(1000, tailRoom(fs)-left-recordOfLink)
+	for n := 0; tailSpace(fs) > left+8; n++ {
+		size := min(1000, tailSpace(fs)-left-recordOfLink)
 		c.must(fs, symlinkOp(strings.Repeat("x", max(1, size)), fmt.Sprintf("/z%d", n)))
 	}
-	require.LessOrEqual(c.t, tailRoom(fs), left+8)
+	require.LessOrEqual(c.t, tailSpace(fs), left+8)
 }
 
 // turnRing uses up the log, more than once, until a page is free but no more.
@@ -144,8 +144,8 @@ type exhaustive struct {
 	name    string
 	configs []crashConfig
 	letters []letter
-	depth   int     // most operations of a workload
-	most    int     // crash.Options.Most
+	depth   int     // at most so many operations of a workload
+	limit   int     // crash.Options.MaxImages
 	tears   int     // crash.Options.Tears
 	again   float64 // crasher.again
 	noPairs bool
@@ -214,7 +214,7 @@ func (p exhaustive) run(t *testing.T) (crashCounts, coverage) {
 	for _, cfg := range p.configs {
 		c := newCrasher(t, cfg, 1)
 		c.again = p.again
-		c.images = crash.Options{Random: c.r, Most: p.most, Tears: p.tears, NoPairs: p.noPairs, Samples: 4}
+		c.images = crash.Options{Random: c.r, MaxImages: p.limit, Tears: p.tears, NoPairs: p.noPairs, Samples: 4}
 		for n := range p.depth + 1 {
 			each(p.letters, n, func(ls []letter) {
 				if r := c.record(ls); r != nil {

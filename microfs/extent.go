@@ -8,18 +8,17 @@ import (
 	"nvmecr/oplog"
 )
 
-// extent maps hugeblocks of a file that follow each other to hugeblocks that
-// follow each other on the media. All but the last are covered to their end; or
-// nothing is covered: then they are reserved for what will be written there.
+// extent maps consecutive hugeblocks of a file to consecutive hugeblocks of the media. Either all
+// hugeblocks but the last are covered to their end. Or nothing is covered: then the hugeblocks are
+// reserved for future writes.
 type extent struct {
 	file, phys Hugeblock
 	count      Hugeblock
-	frozen     bool       // the last hugeblock is not appended to in place
+	frozen     bool       // nothing is appended in place to the last hugeblock
 	covered    nvmf.Bytes // bytes that were written, from the start
 }
 
-// unit returns the number in the file of the unit that lies n units behind the
-// start of the extent, which is what extentMap.sums goes by.
+// unit returns the number in the file, as extentMap.sums counts it, of the n-th unit of the extent.
 func (x *extent) unit(g *geometry, n int) uint64 {
 	return uint64(x.file)*uint64(g.unitsPerBlock()) + uint64(n)
 }
@@ -45,7 +44,7 @@ func (x *extent) coveredIn(h Hugeblock, g *geometry) nvmf.Bytes {
 	return min(g.hugeblock, x.covered-nvmf.Bytes(h-x.file)*g.hugeblock)
 }
 
-// applyWrite maps what a Write record says. Runs that it displaces go to free.
+// applyWrite maps the run of a Write record. Runs that it replaces go to free.
 func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error {
 	end := nvmf.Bytes(r.End)
 	count := Hugeblock((end + g.hugeblock - 1) / g.hugeblock)
@@ -82,7 +81,7 @@ func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error 
 	return nil
 }
 
-// extend continues the last hugeblock of x in place, and behind it.
+// extend continues the last hugeblock of x in place, and maps those that follow it.
 func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock, free func(run)) error {
 	file := Hugeblock(r.File)
 	ahead := nvmf.Bytes(file-x.file) * g.hugeblock
@@ -100,8 +99,8 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 	return nil
 }
 
-// insert adds an extent at s, where nothing is mapped, joined to the one
-// before it if it goes on there.
+// insert adds an extent at s, where nothing is mapped. If it continues the extent before it, the
+// two are joined.
 func (in *inode) insert(g *geometry, s extentPos, x extent) {
 	in.mapped += x.count
 	p := in.extents.before(s)
@@ -114,7 +113,7 @@ func (in *inode) insert(g *geometry, s extentPos, x extent) {
 	in.addExtents().insert(s, x)
 }
 
-// addExtents returns the extents of the inode, to add to them.
+// addExtents returns the extents of the inode, and makes an empty map if there is none.
 func (in *inode) addExtents() *extentMap {
 	if in.extents == nil {
 		in.extents = &extentMap{}
@@ -122,7 +121,7 @@ func (in *inode) addExtents() *extentMap {
 	return in.extents
 }
 
-// continues reports whether what is mapped at file continues p, the extent before it.
+// continues reports whether a mapping of file to phys continues p, the extent before it.
 func continues(p *extent, file, phys Hugeblock, g *geometry) bool {
 	return p != nil && p.end() == file && p.phys+p.count == phys && p.covered == nvmf.Bytes(p.count)*g.hugeblock && !p.frozen
 }
@@ -132,7 +131,7 @@ func reservedContinues(p, x *extent) bool {
 	return p != nil && p.reserved() && x.reserved() && p.end() == x.file && p.phys+p.count == x.phys && !p.frozen
 }
 
-// noBlock stands for no hugeblock on the media: unmapFor then frees all of them.
+// noBlock is no hugeblock of the media: with it unmapFor frees all hugeblocks.
 const noBlock = ^Hugeblock(0)
 
 // unmap removes the mapping of count hugeblocks from file on; s is what find
@@ -141,8 +140,8 @@ func (in *inode) unmap(g *geometry, s extentPos, file, count Hugeblock, free fun
 	return in.unmapFor(g, s, file, count, noBlock, free)
 }
 
-// unmapFor is unmap before they are mapped to phys and on: what was reserved
-// there for them stays theirs.
+// unmapFor is unmap before the hugeblocks are mapped to phys and on. Those that were reserved there
+// for them are not freed.
 func (in *inode) unmapFor(g *geometry, s extentPos, file, count, phys Hugeblock, free func(run)) extentPos {
 	to := file + count
 	for {
@@ -190,8 +189,8 @@ func (x *extent) cut(g *geometry, from, to Hugeblock) extent {
 	}
 }
 
-// applyTruncate sets the size. hasCRC says that crc is the checksum of what
-// is left of the unit that the new end lies in.
+// applyTruncate sets the size. If HasCRC is set, CRC is the checksum of the rest of the unit that
+// the new end lies in.
 func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) error {
 	size := nvmf.Bytes(r.Size)
 	if r.Size > g.maxFileSize() {

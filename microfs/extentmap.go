@@ -5,27 +5,25 @@ import (
 	"slices"
 )
 
-// maxChunk is how many extents a chunk holds at most: large enough that the
-// slice of chunks stays short, small enough that moving half a chunk costs
-// less than a log record does.
+// maxChunk is the largest number of extents in a chunk: large enough that the slice of chunks stays
+// short, small enough that moving half a chunk costs less than a log record does.
 const maxChunk = 128
 
-// extentMap holds the extents of one file, in order of their hugeblocks in the
-// file, not overlapping. They lie in chunks, so that a random overwrite of a
-// file of a million extents moves a few KiB at most. A file that was written
-// in sequence has one chunk of one extent.
+// extentMap holds the extents of one file, in the order of their hugeblocks in the file, not
+// overlapping. They lie in chunks, so that a random overwrite of a file of a million extents moves
+// a few KiB at most. A file that was written in sequence has one chunk of one extent.
 //
-// A nil map is empty, and holds nothing.
+// A nil map is an empty map.
 //
-// Pointers and positions are good until the next insert or remove.
+// Pointers and positions are valid until the next insert or remove.
 type extentMap struct {
 	chunks []chunk  // none is empty
-	sums   sumTable // of what the extents cover; empty without data checksums
+	sums   sumTable // of the covered units; empty without data checksums
 }
 
-// chunk is extents that follow each other.
+// chunk holds consecutive extents.
 type chunk struct {
-	first Hugeblock // list[0].file: what find looks at lies together
+	first Hugeblock // list[0].file: find reads only these, which lie together
 	list  []extent
 }
 
@@ -129,24 +127,24 @@ func (m *extentMap) len() (n int) {
 	return n
 }
 
-// cutSums forgets the checksums of the units from that number on.
+// cutSums forgets the checksums from that unit on.
 func (m *extentMap) cutSums(unit uint64) {
 	if m != nil {
 		m.sums.cut(unit)
 	}
 }
 
-// push puts x past the last extent.
+// push adds x behind the last extent.
 func (m *extentMap) push(x extent) { m.insert(extentPos{len(m.chunks), 0}, x) }
 
-// replace puts x in the place of the extent at s.
+// replace replaces the extent at s by x.
 func (m *extentMap) replace(s extentPos, x extent) {
 	c := &m.chunks[s.chunk]
 	c.list[s.index] = x
 	c.first = c.list[0].file
 }
 
-// insert puts x before s.
+// insert inserts x before s.
 func (m *extentMap) insert(s extentPos, x extent) {
 	n := len(m.chunks)
 	if s.index == 0 && s.chunk > 0 && (s.chunk == n || len(m.chunks[s.chunk-1].list) < maxChunk) {
@@ -154,7 +152,7 @@ func (m *extentMap) insert(s extentPos, x extent) {
 	}
 	switch {
 	case n == 0, s == extentPos{n - 1, maxChunk}:
-		m.chunks = append(m.chunks, chunk{x.file, []extent{x}}) // those before stay full
+		m.chunks = append(m.chunks, chunk{x.file, []extent{x}}) // the chunks before stay full
 		return
 	case len(m.chunks[s.chunk].list) == maxChunk:
 		s = m.split(s)
@@ -163,7 +161,7 @@ func (m *extentMap) insert(s extentPos, x extent) {
 	c.set(slices.Insert(c.list, s.index, x))
 }
 
-// split makes two chunks of the full one that s lies in, and returns where s is now.
+// split divides the full chunk that s lies in, and returns the new position of s.
 func (m *extentMap) split(s extentPos) extentPos {
 	const half = maxChunk / 2
 	list := m.chunks[s.chunk].list
@@ -176,7 +174,7 @@ func (m *extentMap) split(s extentPos) extentPos {
 	return s
 }
 
-// remove takes out the extent at s and returns where the next one is.
+// remove removes the extent at s and returns the position of the next one.
 func (m *extentMap) remove(s extentPos) extentPos {
 	c := &m.chunks[s.chunk]
 	if len(c.list) == 1 {

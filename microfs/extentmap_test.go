@@ -258,18 +258,18 @@ func TestExtentsAgainstMap(t *testing.T) {
 			g:  &geometry{hugeblock: 8192, unit: 4096, sums: true, blocks: 1 << 30},
 			in: &inode{}, blocks: map[Hugeblock]block{}, freed: map[Hugeblock]bool{}, used: map[Hugeblock]bool{}, phys: 1,
 		}
-		most := 0
+		limit := 0
 		for step := range steps {
 			m.next(t, r, top)
 			if step%(steps/20) == 0 || top < 100 && step%10 == 0 {
 				m.compare(t)
 			}
-			most = max(most, len(m.in.extents.chunks))
+			limit = max(limit, len(m.in.extents.chunks))
 		}
 		m.compare(t)
 		require.Greater(t, m.reused, 100, "places on the media used again")
 		if top > 100 {
-			require.Greater(t, most, 10, "chunks")
+			require.Greater(t, limit, 10, "chunks")
 		}
 	}
 }

@@ -254,7 +254,7 @@ func damagedIsReported(t *testing.T, dev nvmf.Device, want map[string]string, wh
 			require.Equal(t, path, d.Name)
 			damaged = true
 		} else {
-			require.Equal(t, s, fmt.Sprintf("file %o %d %x", a.Mode&modePerm, a.Size, checksum(b)), "%s %s", what, path)
+			require.Equal(t, s, fmt.Sprintf("file %o %d %x %t", a.Mode&modePerm, a.Size, checksum(b), a.Closed && a.Size > 0), "%s %s", what, path)
 		}
 		require.NoError(t, f.Close())
 	}
@@ -311,7 +311,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFullOfNames runs into the room that a state checkpoint has for inodes.
+// TestFullOfNames runs into the space that a state checkpoint has for inodes.
 func TestFullOfNames(t *testing.T) {
 	c := newCrashRig(t, variants[0])
 	defer c.dev.Close()

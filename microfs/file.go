@@ -19,7 +19,7 @@ type File struct {
 	dir      bool
 	sync     bool // O_DSYNC: a write is durable when it returns
 	losses   int  // of the inode, when it was opened
-	long     int  // long operations under way, for whose end Close waits
+	long     int  // long operations in progress; Close waits for their end
 	ahead    readAhead
 }
 
@@ -43,8 +43,8 @@ func (f *File) useAfter(enter func(*FS) error) error {
 	return nil
 }
 
-// change takes the lock for an operation that changes the content of the file. It
-// waits for the end of a long write: writes do not mix, and an append has one place.
+// change takes the lock for an operation that changes the content of the file. It waits for the end
+// of a long write, so that writes do not mix and an append has one position.
 func (f *File) change(enter func(*FS) error) error {
 	for {
 		if err := f.useAfter(enter); err != nil {
@@ -58,8 +58,8 @@ func (f *File) change(enter func(*FS) error) error {
 	}
 }
 
-// begin and end enclose an operation that gives the lock back in the middle: the
-// file stays open.
+// begin and end enclose an operation that gives the lock up before its end. The file stays open
+// meanwhile.
 func (f *File) begin(write bool) {
 	f.long++
 	f.in.open.long = f.in.open.long || write
@@ -71,9 +71,9 @@ func (f *File) end(write bool) {
 	f.fs.idle.Broadcast()
 }
 
-// ReadAt reads into bufs in turn. It may see a part of a write of more than 8 MiB
-// that is under way. EBADF, EISDIR, EINVAL, EIO; *RemoteRangeError where other
-// partitions have some of the bytes.
+// ReadAt reads into bufs in turn. It may see a part of a write of more than 8 MiB that is in
+// progress. EBADF, EISDIR, EINVAL, EIO; *RemoteRangeError if some of the bytes are in other
+// partitions.
 func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.use(); err != nil {
 		return 0, err
@@ -96,9 +96,9 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	return n, f.fs.reportDamage(err)
 }
 
-// WriteAt writes bufs in turn. Between its operations of 8 MiB other calls may run,
-// except other writes to the file. A short count comes with the error that ended the
-// write. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also the
+// WriteAt writes bufs in turn. A write of more than 8 MiB takes several operations, between which
+// other calls may run, except other writes to the file. A short count comes with the error that
+// ended the write. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also the
 // error of an earlier write.
 func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.change((*FS).enterBehind); err != nil {
@@ -111,15 +111,15 @@ func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
 	return f.write(bufs, off)
 }
 
-// Append writes at the end of the file, atomically against other appends; end
-// is the new end. Errors like WriteAt.
+// Append writes at the end of the file, atomically with regard to other appends; end is the new
+// end. Errors like WriteAt.
 func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
 	return f.AppendBelow(bufs, math.MaxInt64)
 }
 
-// AppendBelow is Append to a file that may not become larger than most bytes
-// (RLIMIT_FSIZE): it writes what fits, as Below defines it.
-func (f *File) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error) {
+// AppendBelow is Append to a file that may not become larger than limit bytes (RLIMIT_FSIZE). It
+// writes the part of bufs that Below returns.
+func (f *File) AppendBelow(bufs [][]byte, limit int64) (n int, end int64, err error) {
 	if err := f.change((*FS).enterBehind); err != nil {
 		return 0, 0, err
 	}
@@ -128,29 +128,29 @@ func (f *File) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err err
 		return 0, 0, syscall.EBADF
 	}
 	off := f.fs.size(f.in)
-	if bufs, err = Below(bufs, off, most); err != nil {
+	if bufs, err = Below(bufs, off, limit); err != nil {
 		return 0, off, err
 	}
 	n, err = f.write(bufs, off)
 	return n, off + int64(n), err
 }
 
-// ErrBeyond says that a write begins at or past the largest size that the caller allows.
-var ErrBeyond = fmt.Errorf("the file would become larger than the limit of the process (ulimit -f): %w", syscall.EFBIG)
+// ErrFileTooLarge: a write begins at or past the largest size that the caller allows.
+var ErrFileTooLarge = fmt.Errorf("the file would become larger than the limit of the process (ulimit -f): %w", syscall.EFBIG)
 
-// Below cuts bufs, which are to be written at off, to the part before offset most.
-// ErrBeyond if bufs has bytes and none of them lies before most.
-func Below(bufs [][]byte, off, most int64) ([][]byte, error) {
-	room := max(0, most-off)
+// Below returns the part of bufs, which are to be written at off, before offset limit.
+// ErrFileTooLarge if bufs has bytes and all of them lie behind limit.
+func Below(bufs [][]byte, off, limit int64) ([][]byte, error) {
+	fits := max(0, limit-off)
 	for i, b := range bufs {
-		if int64(len(b)) <= room {
-			room -= int64(len(b))
+		if int64(len(b)) <= fits {
+			fits -= int64(len(b))
 			continue
 		}
-		if off >= most {
-			return nil, ErrBeyond
+		if off >= limit {
+			return nil, ErrFileTooLarge
 		}
-		bufs[i] = b[:room]
+		bufs[i] = b[:fits]
 		return bufs[:i+1], nil
 	}
 	return bufs, nil
@@ -168,7 +168,7 @@ func (f *File) Truncate(size int64) error {
 	return f.fs.truncate(f.in, size)
 }
 
-// Sync makes the file (and everything else acknowledged) durable.
+// Sync makes the file durable, and everything else that was acknowledged.
 func (f *File) Sync() error {
 	if err := f.use(); err != nil {
 		return err
@@ -210,8 +210,8 @@ func (f *File) SetAttr(s SetAttr) error {
 	return f.fs.setAttr(f.in, s)
 }
 
-// ReadDir returns up to n names after the name `after` ("" from the start; all
-// if n <= 0), sorted, without "." and "..". ENOTDIR.
+// ReadDir returns up to n names that follow the name `after` in order ("" is the start; n <= 0 is
+// all), without "." and "..". ENOTDIR.
 func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
 	if err := f.use(); err != nil {
 		return nil, err
@@ -233,12 +233,12 @@ func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
 	return list, nil
 }
 
-// SeekData returns the first offset >= off that has data, as lseek(2)'s
-// SEEK_DATA does. ENXIO beyond the last data.
+// SeekData returns the first offset >= off that has data, as SEEK_DATA of lseek(2). ENXIO behind
+// the last data.
 func (f *File) SeekData(off int64) (int64, error) { return f.seek(off, true) }
 
-// SeekHole returns the first offset >= off that lies in a hole; the end of
-// the file is one. ENXIO at or beyond the end.
+// SeekHole returns the first offset >= off that lies in a hole. The end of the file is one. ENXIO
+// at or behind the end.
 func (f *File) SeekHole(off int64) (int64, error) { return f.seek(off, false) }
 
 func (f *File) seek(off int64, data bool) (int64, error) {
@@ -263,19 +263,19 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 	return in.size, nil
 }
 
-// Close closes the file. The last close by a writer makes the file durable and sets
-// Attr.Closed; after an error the file may be neither.
+// Close closes the file. The last close by a writer makes the file durable and sets Attr.Closed.
+// After an error the file may be neither durable nor closed in this sense.
 func (f *File) Close() error {
 	_, err := f.close(true, true)
 	return err
 }
 
-// CloseUnsynced is Close without a flush. owing says that Close would have made something durable: the caller has
-// to call Flush before anybody hears that the file is closed.
+// CloseUnsynced is Close without a flush. owing says that Close would have flushed: the caller has
+// to call Flush before it reports that the file is closed.
 func (f *File) CloseUnsynced() (owing bool, err error) { return f.close(true, false) }
 
-// Abandon closes the file for a writer that has not come to its end: it sets no Attr.Closed.
-func (f *File) Abandon() error {
+// CloseIncomplete closes the file for a writer that has died: it does not set Attr.Closed.
+func (f *File) CloseIncomplete() error {
 	_, err := f.close(false, false)
 	return err
 }
@@ -291,7 +291,7 @@ func (f *File) close(complete, durable bool) (owing bool, err error) {
 		return false, syscall.EBADF
 	}
 	if f.fs.broken == nil && f.fs.claim.Released {
-		_ = f.fs.resume() // or it is broken
+		_ = f.fs.resume() // if it fails, the file system is out of service
 	}
 	if f.fs.broken == nil {
 		f.fs.writeBehind()
@@ -308,18 +308,18 @@ func (f *File) close(complete, durable bool) (owing bool, err error) {
 	if in.nlink == 0 && in.open == nil {
 		f.fs.tree.forget(in, f.fs.freed)
 		f.fs.release()
-		failed = nil // nobody misses it
+		failed = nil // the file has no name: the error does not matter
 	}
 	if !complete || !f.writable || in.writers() > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
 		return false, failed
 	}
-	// Nothing of a file without a name survives, but changes before its close do: the
-	// rename that has put another one in its place, say.
+	// A file without a name does not survive, but changes before its close do, such as the rename
+	// that has replaced the file.
 	if in.nlink > 0 && in.written && (in.changed || !f.fs.closeCreated(in)) {
 		if err := f.fs.closeWritten(in); err != nil {
 			return false, err
 		}
-	} else if !f.fs.log.Unflushed() { // else it may just have been created
+	} else if !f.fs.log.Unflushed() { // else the file may just have been created
 		return false, failed
 	}
 	if !durable {
@@ -331,10 +331,9 @@ func (f *File) close(complete, durable bool) (owing bool, err error) {
 	return false, failed
 }
 
-// closeCreated closes a file that was created and never written, without a round
-// trip: the Close record is deferred to the next group, so that create and close
-// together cost one round trip. It returns false, and does nothing, where a flush
-// has to follow.
+// closeCreated closes a file that was created and never written, without a round trip: the Close
+// record is deferred to the next group, so that create and close together cost one round trip. It
+// returns false, and does nothing, if a flush has to follow.
 func (fs *FS) closeCreated(in *inode) bool {
 	fs.rec = oplog.Record{Type: oplog.Close, Ino: uint64(in.ino), Time: now()}
 	if fs.log.Unflushed() || !fs.log.Defer(&fs.rec) {
@@ -344,7 +343,7 @@ func (fs *FS) closeCreated(in *inode) bool {
 	return true
 }
 
-// closeWritten logs that a file is closed that was written. A sync has to follow.
+// closeWritten logs the close of a file that was written. A sync has to follow.
 func (fs *FS) closeWritten(in *inode) error {
 	fs.rec = oplog.Record{Type: oplog.Close, Ino: uint64(in.ino), Time: now()}
 	if err := fs.record(); err != nil {

@@ -7,8 +7,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// Format makes an empty file system on seg. Nothing is read first; what was
-// there is lost. ErrBadFormat, ErrTooSmall, or what the device says.
+// Format makes an empty file system on seg. It reads nothing; any earlier content is lost.
+// ErrBadFormat, ErrTooSmall, or the error of the device.
 func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOptions) error {
 	id := dev.Identity()
 	g, err := newGeometry(id, seg, &opts)
@@ -24,8 +24,8 @@ func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOption
 	return g.write(q, id)
 }
 
-// write puts an empty file system on the media: state, header and a blank
-// start of the log first, then the superblocks, the one at the start last.
+// write writes an empty file system: first the state, the header and a blank start of the log, then
+// the two superblocks, the one at the start last.
 func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
 	state := newTree(g).encode(nil)
 	h := stateHeader{sequence: 1, length: nvmf.Bytes(len(state)), crc: checksum(state)}

@@ -19,7 +19,7 @@ type Segment struct {
 // FormatOptions are fixed when a partition is formatted.
 type FormatOptions struct {
 	Generation uint64     // of the partition table; a mount must name the same
-	Rank, Size int        // recorded, for messages
+	Rank, Size int        // recorded for messages
 	Hugeblock  nvmf.Bytes // 4 KiB to 4 MiB, a power of two; 0 is 32 KiB
 	LogPages   int        // 0: chosen from the size of the segment
 	NoDataCRC  bool       // data is not checksummed
@@ -33,7 +33,7 @@ type Options struct {
 	Generation uint64 // must equal FormatOptions.Generation
 	ReadOnly   bool   // do not seal the log; changes fail with EROFS
 	Cred       Cred
-	MountPoint string        // what absolute symbolic links are taken relative to; "" is "/"
+	MountPoint string        // base of absolute symbolic links; "" is "/"
 	Timeout    time.Duration // how long an operation waits for a lost target; 0 is 60 s
 	QueueDepth int           // 0 is 64
 	NoCoalesce bool          // every write gets a log record of its own
@@ -42,45 +42,44 @@ type Options struct {
 	// returned by Sync and Close, and by all later writes to that open file.
 	WriteBehind bool
 
-	// Holder is who mounts for writing; it is recorded in the partition.
+	// Holder is the process that mounts for writing; it is recorded in the partition.
 	Holder Holder
-	// Claimed is called before a mount for writing of a partition that its last
-	// holder has not unmounted, or on which a deallocation of that holder may still
-	// land. Mount returns its error; Late says which late commands Mount must expect.
-	// nil: Mount takes the partition over, and expects none.
+	// Claimed is called before a mount for writing if the last holder has not unmounted the
+	// partition, or if a deallocation of that holder may still be executed. Mount returns its
+	// error. Late says which commands may still be executed. nil: Mount takes the partition over,
+	// and expects no late commands.
 	Claimed func(last *Claim) (Late, error)
-	// Keep are files that keep what they have though their last name was removed: another process
-	// has had them open, and OpenIno is about to open them. Without it Mount frees what has no name.
+	// Keep lists files that stay although their last name was removed: another process has had them
+	// open, and OpenIno is about to open them. Mount frees all other files without a name.
 	Keep []Ino
-	// Reserve makes sure that no other run can write to the namespace
-	// (nvmf.Reserver). The caller of Mount has done it once; FS calls Reserve after
-	// each reconnection, and when the device reports a reservation conflict. nil:
-	// the namespace has no reservation.
+	// Reserve ensures that no other run can write to the namespace (nvmf.Reserver). The caller of
+	// Mount has called it once. FS calls it after each reconnection, and when the device reports a
+	// reservation conflict. nil: the namespace has no reservation.
 	Reserve func(context.Context) error
-	// Logf reports what happens in the background and on damage. May be nil.
+	// Logf receives messages about damage and background work. May be nil.
 	Logf func(format string, args ...any)
 
 	repair     bool       // see Repair
-	behindSize nvmf.Bytes // the most that is written behind; 0: the constant
+	behindSize nvmf.Bytes // size of the write-behind buffer; 0: behindSize
 }
 
-// FS is a mounted file system. All methods are safe for concurrent use; they
-// take turns. See the package comment.
+// FS is a mounted file system. All methods are safe for concurrent use; one runs at a time. See the
+// package comment.
 type FS struct {
 	g    *geometry
 	dev  nvmf.Device
 	opts Options
 
 	mu     lock
-	q      nvmf.Queue // owned by whoever holds mu
+	q      nvmf.Queue // owned by the holder of mu
 	idle   sync.Cond  // on mu: a long operation on a file has ended
 	log    *oplog.Log
 	tree   *tree
 	pool   pool
-	broken error // set once nothing works any more
+	broken error // set when the file system is out of service
 	// pendingFree holds runs that are free once the tail of the log is durable.
 	pendingFree []run
-	freeing     []run // by the operation in progress, into pendingFree when it settles
+	freeing     []run // freed by the operation in progress; moved to pendingFree when it settles
 	retired     retired
 	opens       int
 	unflushed   nvmf.Bytes // written since the last Flush
@@ -95,24 +94,24 @@ type FS struct {
 	ahead           aheadPool
 	behind          behind
 	losses          losses
-	unreportedWrite error // a write behind was lost since the last Sync
+	unreportedWrite error // error of a write behind since the last Sync
 
 	ckpt    checkpointer
 	dealloc deallocator
-	// unreportedFlush is the error of a flush in the background; the next Sync returns it.
+	// unreportedFlush is the error of a background flush; the next Sync returns it.
 	unreportedFlush error
 
 	claim Claim // sequence 0: none; released: see Vacate
-	// claiming says that claim may not be written yet: the media may have the one before.
+	// claiming says that claim may not be on the media yet: the one before may be.
 	claiming bool
-	late     Late // of the last holder
-	// silentSince is since when the target has not answered, over all losses of the
-	// connection until the operation got on; zero while it does.
+	late     Late // commands of the last holder that may still be executed
+	// silentSince is the time since which the target has not answered, over all lost connections
+	// until an operation makes progress; zero while it answers.
 	silentSince time.Time
 	supersedeAt time.Time // earliest time of the next attempt; zero: none has failed
-	// conflicts counts commands refused for a reservation since one was not.
+	// conflicts counts the commands in a row that were refused for a reservation.
 	conflicts int
-	repair    []repair // found by the mount
+	repair    []repair // damaged blocks that the mount has found
 }
 
 const (
@@ -133,8 +132,7 @@ func (fs *FS) enter() error {
 	return nil
 }
 
-// enterBehind takes the lock for an operation that calls writeBehind itself where
-// it has to.
+// enterBehind takes the lock for an operation that calls writeBehind itself if it has to.
 func (fs *FS) enterBehind() error {
 	fs.mu.Lock()
 	err := fs.ready()
@@ -144,7 +142,7 @@ func (fs *FS) enterBehind() error {
 	return err
 }
 
-// ready returns why the file system is out of service, nil if it is not. After
+// ready returns the reason why the file system is out of service, nil if it is in service. After
 // Vacate it claims the partition again.
 func (fs *FS) ready() error {
 	if fs.broken == nil && fs.claim.Released {
@@ -153,10 +151,9 @@ func (fs *FS) ready() error {
 	return fs.broken
 }
 
-// yield gives the lock to the goroutines that wait for it, between two operations
-// of a large read or write. Meanwhile they may change the tree and the scratch
-// memory, except the cursor. The caller holds the lock again when yield returns,
-// also with an error.
+// yield gives the lock to waiting goroutines between two operations of a large read or write. They
+// may change the tree and the scratch memory, except the cursor. The caller holds the lock again
+// when yield returns, also with an error.
 func (fs *FS) yield() error {
 	cur := fs.io.cur
 	fs.tidy()
@@ -182,7 +179,7 @@ func (fs *FS) enterWrite() error {
 	return nil
 }
 
-// SetCred changes who calls from now on.
+// SetCred changes the credentials of later calls.
 func (fs *FS) SetCred(c Cred) error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -192,8 +189,8 @@ func (fs *FS) SetCred(c Cred) error {
 	return nil
 }
 
-// leave gives the lock back. It is deferred: a panic puts the file system out of
-// service on its way, because what it was about to change is half changed.
+// leave gives the lock up. It is deferred: after a panic in an operation, which may have made half
+// of its changes, leave puts the file system out of service.
 func (fs *FS) leave() {
 	if p := recover(); p != nil {
 		_ = fs.fail(fmt.Errorf("internal error: %v", p))
@@ -204,7 +201,7 @@ func (fs *FS) leave() {
 	fs.mu.Unlock()
 }
 
-// tidy does, before the lock is given up, what every operation ends with.
+// tidy does the last steps of every operation before the lock is given up.
 func (fs *FS) tidy() {
 	if fs.log.InDoubt() && time.Now().After(fs.supersedeAt) {
 		fs.supersede()
@@ -214,7 +211,7 @@ func (fs *FS) tidy() {
 	fs.dealloc.consider(fs)
 }
 
-// fail puts the file system out of service. Nothing may be in flight.
+// fail puts the file system out of service. No command may be in flight.
 func (fs *FS) fail(cause error) error {
 	if fs.broken == nil {
 		fs.broken = &brokenError{cause}
@@ -232,11 +229,11 @@ func (fs *FS) logf(format string, args ...any) {
 
 func now() int64 { return time.Now().UnixNano() }
 
-// Unmount ends the file system: what was acknowledged is made durable, open
-// files become invalid (EIO), the queue is closed. The device stays open.
+// Unmount makes everything acknowledged durable, invalidates open files (EIO) and closes the queue.
+// The device stays open.
 func (fs *FS) Unmount() error { return fs.unmount(true) }
 
-// unmount is Unmount, but without release the partition still counts as that of a process that was killed.
+// unmount is Unmount. Without release the partition still counts as that of a killed process.
 func (fs *FS) unmount(release bool) error {
 	fs.ckpt.stop()
 	fs.mu.Lock()
@@ -261,7 +258,7 @@ func (fs *FS) unmount(release bool) error {
 	return err
 }
 
-// flushAll writes and makes durable whatever is buffered, and deallocates.
+// flushAll writes all buffered data, makes it durable, and deallocates.
 func (fs *FS) flushAll() error {
 	fs.writeBehind()
 	err := fs.syncAll()
@@ -274,10 +271,11 @@ func (fs *FS) flushAll() error {
 	return err
 }
 
-// DataCRC says whether data is checksummed: nothing is read then that belongs to another file by now.
+// DataCRC reports whether data is checksummed. With checksums, a read cannot return data that now
+// belongs to another file.
 func (fs *FS) DataCRC() bool { return fs.g.sums }
 
-// StatFS returns the facts of statfs(2) and more.
+// StatFS returns the values of statfs(2) and more.
 func (fs *FS) StatFS() StatFS {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -285,24 +283,24 @@ func (fs *FS) StatFS() StatFS {
 		fs.writeBehind()
 	}
 	t := fs.tree
-	room := framedCapacity(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
+	limit := framedCapacity(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
 	st := StatFS{
 		Hugeblock: fs.g.hugeblock, Blocks: fs.g.usable - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
 		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
-		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
+		StateBytes: t.bytes, StateMax: limit, OpenFiles: fs.opens,
 		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, Ranges: fs.g.ranges,
 	}
 	st.Avail = st.Free
 	if fs.opts.ReadOnly {
-		st.Generation-- // Generation counts this mount, which has sealed nothing
+		st.Generation-- // Generation counts this mount, which has not sealed the log
 	}
-	if room > t.bytes {
-		st.FilesFree = uint64((room - t.bytes) / (inodeSize + entrySize + 16))
+	if limit > t.bytes {
+		st.FilesFree = uint64((limit - t.bytes) / (inodeSize + entrySize + 16))
 	}
 	return st
 }
 
-// available counts hugeblocks that can be allocated, at once or after a flush.
+// available returns the number of hugeblocks that can be allocated, at once or after a flush.
 func (fs *FS) available() Hugeblock {
 	return fs.pool.free + fs.pendingFreeBlocks()
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestFullLog: the log is full and synced, and the state checkpoint that would
-// make room is refused. What is mounted after a crash then needs no log page.
+// make space is refused. What is mounted after a crash then needs no log page.
 func TestFullLog(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {

@@ -175,11 +175,11 @@ func FuzzUnframe(f *testing.F) {
 		got, repaired, err := unframe(bad, nvmf.Bytes(len(state)), 9)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
-			most := 0
+			limit := 0
 			for _, n := range hit {
-				most = max(most, n)
+				limit = max(limit, n)
 			}
-			require.Greater(t, most, 1)
+			require.Greater(t, limit, 1)
 			return
 		}
 		require.Len(t, repaired, len(hit))

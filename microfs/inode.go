@@ -16,8 +16,8 @@ const (
 	modePerm    = 0o7777
 )
 
-// inode is a file, directory or symbolic link. Guarded by FS.mu. There may be millions: what only some of them have is
-// elsewhere, and a nil pointer here.
+// inode is a file, directory or symbolic link. Guarded by FS.mu. There may be millions of them, so
+// fields of few inodes are in structures of their own, behind pointers that are mostly nil.
 type inode struct {
 	ino      Ino
 	mode     uint32
@@ -31,18 +31,18 @@ type inode struct {
 	cut      uint32    // see Attr.Cut
 	mapped   Hugeblock // sum of the counts of
 	extents  *extentMap
-	ranges   *rangeMap // what other partitions have
+	ranges   *rangeMap // bytes in other partitions
 	special  *special
 	closed   bool // see Attr.Closed
 
 	// Not on the media.
 	written bool   // changed since the last Close record
-	changed bool   // content has changed since it was made, or loaded
+	changed bool   // the content has changed since the inode was created or loaded
 	found   uint32 // names in a state checkpoint
 	open    *openInode
 }
 
-// special is what directories and symbolic links have.
+// special has the fields of directories and symbolic links.
 type special struct {
 	target  string // of a symbolic link
 	parent  Ino    // of a directory
@@ -53,17 +53,17 @@ type special struct {
 	found uint32 // entries in a state checkpoint
 }
 
-// openInode is what an inode has while it is open. It is not on the media.
+// openInode has the fields of an open inode. It is not on the media.
 type openInode struct {
 	files   int32
-	writers int32  // of them
-	long    bool   // a long write is under way: others wait for it (File.change)
+	writers int32  // open files that may write
+	long    bool   // a long write is in progress, and others wait for it (File.change)
 	version uint64 // counts changes of content, for read caches
 	tail    tail
 }
 
-// tail is the content of the partly covered LBA at the end of the last
-// hugeblock written, so that the next append need not read it back.
+// tail is the content of the partly covered last LBA of the last hugeblock that was written, so
+// that the next append need not read it.
 type tail struct {
 	pos  nvmf.Bytes // in the file, a multiple of the LBA size
 	data []byte     // covered bytes from pos
@@ -73,7 +73,7 @@ func (in *inode) isDir() bool     { return in.mode&modeType == modeDir }
 func (in *inode) isSymlink() bool { return in.mode&modeType == modeSymlink }
 func (in *inode) isRegular() bool { return in.mode&modeType == modeRegular }
 
-// parent, entries and target are those of special, or nothing.
+// parent, entries and target return the fields of special, or zero.
 func (in *inode) parent() Ino {
 	if in.special == nil {
 		return 0
@@ -95,7 +95,7 @@ func (in *inode) target() string {
 	return in.special.target
 }
 
-// writers is how many open files write to it.
+// writers returns the number of open files that may write to the inode.
 func (in *inode) writers() int32 {
 	if in.open == nil {
 		return 0
@@ -103,7 +103,7 @@ func (in *inode) writers() int32 {
 	return in.open.writers
 }
 
-// opened and done enclose the life of an open file.
+// opened and done begin and end the life of an open file.
 func (in *inode) opened(writable bool) {
 	if in.open == nil {
 		in.open = &openInode{}
@@ -144,14 +144,14 @@ func (in *inode) attr(g *geometry) Attr {
 	return a
 }
 
-// tree is all metadata of the file system in DRAM. Guarded by FS.mu.
+// tree has all metadata of the file system in DRAM. Guarded by FS.mu.
 type tree struct {
 	g       *geometry
 	inodes  inodeTable
 	names   *nameTable
 	nextIno Ino
-	bytes   nvmf.Bytes // what names, inodes, link targets and ranges take in a state checkpoint
-	ahead   created    // by the create in flight
+	bytes   nvmf.Bytes // size of names, inodes, link targets and ranges in a state checkpoint
+	ahead   created    // of the create in flight
 }
 
 func newTree(g *geometry) *tree {
@@ -163,8 +163,8 @@ func newTree(g *geometry) *tree {
 	return t
 }
 
-// taken reports whether an inode of that number exists. Most that are asked
-// for are new, and need no search.
+// taken reports whether an inode of that number exists. Mostly the number is new, and needs no
+// search.
 func (t *tree) taken(ino Ino) bool { return ino < t.nextIno && t.inodes.get(ino) != nil }
 
 func (t *tree) addInode(in *inode) {
@@ -178,7 +178,7 @@ func (t *tree) dropInode(in *inode) {
 	t.bytes -= in.stateBytes()
 }
 
-// stateBytes is what the inode takes in a state checkpoint without its extents.
+// stateBytes returns the size of the inode in a state checkpoint without its extents.
 func (in *inode) stateBytes() nvmf.Bytes {
 	return nvmf.Bytes(inodeSize + len(in.target()) + rangeSize*in.ranges.len())
 }
@@ -192,7 +192,7 @@ func (t *tree) lookup(dir Ino, name string) (*inode, bool) {
 	return in, in != nil
 }
 
-// addName enters a name, unless it exists.
+// addName adds a name, unless it exists.
 func (t *tree) addName(dir *inode, name string, in *inode) bool {
 	if !t.names.insert(entry{dir.ino, name, in.ino}) {
 		return false
@@ -206,7 +206,7 @@ func (t *tree) addName(dir *inode, name string, in *inode) bool {
 	return true
 }
 
-// dropName removes a name that exists.
+// dropName removes an existing name.
 func (t *tree) dropName(dir *inode, name string, in *inode) {
 	t.names.remove(dir.ino, name)
 	t.bytes -= nvmf.Bytes(entrySize + len(name))
@@ -216,7 +216,7 @@ func (t *tree) dropName(dir *inode, name string, in *inode) {
 	}
 }
 
-// path returns a path of an inode, for messages; it looks through all names.
+// path returns a path of an inode, for messages. It searches all names.
 func (t *tree) path(ino Ino) string {
 	if ino == RootIno {
 		return "/"

@@ -6,24 +6,22 @@ import (
 	"slices"
 )
 
-// tablePage is how many inodes a page of the table has: enough that pages are
-// few beside inodes, few enough that one inode left over does not hold much.
+// tablePage is the number of inodes in a page of the table: large enough that there are few pages
+// for all inodes, small enough that a single remaining inode does not hold much memory.
 const tablePage = 64
 
-// inodeTable finds inodes by number. Numbers are given out in order and never
-// again, so they stand in pages: making a file, and loading a million of them,
-// seldom touches the map. The zero value is an empty table. Guarded by FS.mu,
-// lookups too.
+// inodeTable finds inodes by number. Numbers are allocated in order and never again, so inodes lie
+// in pages: creating a file, or loading a million files, seldom touches the map. The zero value is
+// an empty table. Guarded by FS.mu, for lookups too.
 type inodeTable struct {
 	pages map[Ino]*inodePage // by number / tablePage; none is empty
 	count int
-	// near has pages that were looked at lately, each in the place that its
-	// number says.
+	// near has pages that were used lately, at the index that is the page number modulo its length.
 	near [8]*inodePage
 }
 
 type inodePage struct {
-	at     Ino // its number
+	at     Ino // page number
 	inodes [tablePage]*inode
 	count  int
 }
@@ -51,7 +49,7 @@ func (t *inodeTable) get(ino Ino) *inode {
 	return p.inodes[ino%tablePage]
 }
 
-// put enters an inode, in place of one of the same number.
+// put adds an inode, and replaces one of the same number.
 func (t *inodeTable) put(in *inode) {
 	p := t.page(in.ino)
 	if p == nil {
@@ -69,7 +67,7 @@ func (t *inodeTable) put(in *inode) {
 	*slot = in
 }
 
-// drop removes an inode that is there.
+// drop removes an existing inode.
 func (t *inodeTable) drop(ino Ino) {
 	p := t.page(ino)
 	if p == nil || p.inodes[ino%tablePage] == nil {
@@ -83,8 +81,7 @@ func (t *inodeTable) drop(ino Ino) {
 	}
 }
 
-// all yields the inodes in order of their numbers. Any of them may be dropped
-// meanwhile.
+// all yields the inodes in order of their numbers. Inodes may be dropped meanwhile.
 func (t *inodeTable) all() iter.Seq[*inode] {
 	return func(yield func(*inode) bool) {
 		for _, at := range slices.Sorted(maps.Keys(t.pages)) {

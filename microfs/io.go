@@ -6,9 +6,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// brokenQueue is the queue of a file system that is out of service. It refuses
-// every command, so that an operation in progress ends: another run may own the
-// partition by now, or acknowledged data may be missing.
+// brokenQueue is the queue of a file system that is out of service. It refuses every command, so
+// that an operation in progress ends: another run may own the partition now, or acknowledged data
+// may be missing.
 type brokenQueue struct {
 	nvmf.Queue
 	err error
@@ -32,8 +32,8 @@ func (fs *FS) run(cmds []*nvmf.Command) error {
 	return await(fs.q, cmds)
 }
 
-// await waits for commands and returns what went wrong. A lost connection
-// comes before a command that was refused: something may still land.
+// await waits for commands and returns their error. A lost connection has precedence over a refused
+// command, because commands may still be executed.
 func await(q nvmf.Queue, cmds []*nvmf.Command) error {
 	err := q.Wait(cmds)
 	if err == nil || lost(err) {
@@ -47,8 +47,7 @@ func await(q nvmf.Queue, cmds []*nvmf.Command) error {
 	return err
 }
 
-// mover moves memory to and from the device outside the data path, with
-// commands that it uses again.
+// mover reads and writes the device outside the data path. It uses its commands again.
 type mover struct {
 	cmds [moverBatch]nvmf.Command
 	list [moverBatch]*nvmf.Command
@@ -57,7 +56,7 @@ type mover struct {
 
 const moverBatch = 32
 
-// transfer moves buf to or from the device in as many commands as it takes.
+// transfer reads or writes buf with as many commands as necessary.
 func (m *mover) transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nvmf.LBA, buf []byte, fua bool) error {
 	step := int(id.OptimalTransfer)
 	for len(buf) > 0 {
@@ -73,7 +72,7 @@ func (m *mover) transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nv
 		}
 		q.Submit(m.list[:n])
 		err := await(q, m.list[:n])
-		clear(m.data[:n]) // keeps nothing alive
+		clear(m.data[:n]) // so that the buffer can be collected
 		if err != nil {
 			return err
 		}
@@ -81,7 +80,7 @@ func (m *mover) transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nv
 	return nil
 }
 
-// transfer moves buf to or from the device. The caller holds FS.mu.
+// transfer reads or writes buf. The caller holds FS.mu.
 func (fs *FS) transfer(op nvmf.Opcode, lba nvmf.LBA, buf []byte, fua bool) error {
 	return fs.mover.transfer(fs.q, fs.dev.Identity(), op, lba, buf, fua)
 }

@@ -9,7 +9,7 @@ import (
 	"nvmecr/oplog"
 )
 
-// Limits and places of the format; docs/dev/format.md draws them.
+// Sizes and offsets of the format; docs/dev/format.md draws them.
 const (
 	blockSize = 4096 // superblock, state header, log page; any LBA size divides it
 
@@ -27,7 +27,7 @@ const (
 	maxLogPages = 1 << 14
 )
 
-// geometry is the shape of one partition, from its superblock.
+// geometry is the layout of one partition, from its superblock.
 type geometry struct {
 	fs         uuid.UUID
 	generation uint64
@@ -41,9 +41,9 @@ type geometry struct {
 	data       nvmf.Bytes // offset in the segment
 	blocks     Hugeblock
 	formatted  nvmf.Bytes // length of the segment when it was formatted; see shrink.go
-	usable     Hugeblock  // of blocks those that end within the segment
+	usable     Hugeblock  // blocks that end within the segment
 	sums       bool       // data is checksummed
-	reserves   bool       // hugeblocks can be allocated and taken from a file without writing
+	reserves   bool       // hugeblocks can be reserved and punched
 	ranges     bool       // files may have bytes in other partitions
 	rank, size int
 	created    int64
@@ -82,22 +82,21 @@ func newGeometry(id *nvmf.Identity, seg Segment, o *FormatOptions) (*geometry, e
 	return g, g.divide()
 }
 
-// CheckFormat tells whether Format would accept the segment: ErrTooSmall,
+// CheckFormat returns the error with which Format would refuse the segment: ErrTooSmall,
 // ErrBadFormat.
 func CheckFormat(id *nvmf.Identity, seg Segment, o FormatOptions) error {
 	_, err := newGeometry(id, seg, &o)
 	return err
 }
 
-// maxNamesSpace bounds the room for names and inodes in a state area.
+// maxNamesSpace limits the space for names and inodes in a state area.
 const maxNamesSpace = 256 * nvmf.MiB
 
-// statePerBlock is what a hugeblock takes at most in a state checkpoint.
+// statePerBlock returns the largest size of a hugeblock in a state checkpoint.
 func (g *geometry) statePerBlock() nvmf.Bytes { return extentSize + 8*(g.hugeblock/g.unit) }
 
-// divide splits what the log leaves over between state and data: each state
-// area has room for the checksums of all data in the worst fragmentation and
-// for names and inodes beside.
+// divide splits the space behind the log into state areas and data. Each state area has space for
+// the checksums of all data in the worst fragmentation, and for names and inodes.
 func (g *geometry) divide() error {
 	used := nvmf.Bytes(logOffset) + nvmf.Bytes(g.logPages)*2*oplog.PageSize + blockSize
 	if g.seg.Length < used+8*blockSize {
@@ -107,7 +106,7 @@ func (g *geometry) divide() error {
 	rest := g.seg.Length - used
 	perBlock := g.statePerBlock()
 	names := min(max(rest/128, 64*nvmf.KiB), rest/8, maxNamesSpace)
-	if g.ranges { // the names of all ranks, and where their bytes are
+	if g.ranges { // the names of all ranks, and the ranges of their files
 		names = min(max(rest/64, nvmf.MiB), rest/8, maxNamesSpace)
 	}
 	blocks := (rest - 2*framedSize(names)) / (g.hugeblock + 2*perBlock)
@@ -126,28 +125,27 @@ func (g *geometry) divide() error {
 	return nil
 }
 
-// superblocks returns the two places of the superblock in the segment.
+// superblocks returns the two offsets of the superblock in the segment.
 func (s Segment) superblocks() [2]nvmf.Bytes {
 	return [2]nvmf.Bytes{superblockOffset, s.Length - blockSize}
 }
 
-// SuperblockOffsets returns where in the namespace the superblocks of a
-// partition lie, 4 KiB each. Zeros in all of them make Mount return
-// ErrUnformatted.
+// SuperblockOffsets returns the offsets of a partition's superblocks in the namespace, 4 KiB each.
+// Zeros in all of them make Mount return ErrUnformatted.
 func SuperblockOffsets(seg Segment) []nvmf.Bytes {
 	s := seg.superblocks()
 	return []nvmf.Bytes{seg.Start + s[0], seg.Start + s[1]}
 }
 
-// lbaOf converts an offset in the segment, which is a multiple of the LBA size.
+// lbaOf converts an offset in the segment, a multiple of the LBA size, to an LBA.
 func (g *geometry) lbaOf(off nvmf.Bytes) nvmf.LBA { return nvmf.LBA((g.seg.Start + off) / g.lba) }
 
-// dataOffset returns where in the segment a hugeblock lies.
+// dataOffset returns the offset of a hugeblock in the segment.
 func (g *geometry) dataOffset(h Hugeblock) nvmf.Bytes { return g.data + nvmf.Bytes(h)*g.hugeblock }
 
 func (g *geometry) unitsPerBlock() int { return int(g.hugeblock / g.unit) }
 
-// units returns how many units n bytes are.
+// units returns the number of units in n bytes.
 func (g *geometry) units(n nvmf.Bytes) int { return int((n + g.unit - 1) / g.unit) }
 
 func (g *geometry) log(volatile, noCoalesce bool) oplog.Geometry {
@@ -157,6 +155,5 @@ func (g *geometry) log(volatile, noCoalesce bool) oplog.Geometry {
 	}
 }
 
-// maxFileSize is the largest size a file can have: hugeblocks of a file are
-// numbered in 32 bits.
+// maxFileSize is the largest size of a file: hugeblocks of a file have numbers of 32 bits.
 func (g *geometry) maxFileSize() uint64 { return uint64(g.hugeblock) * (1<<32 - 2) }

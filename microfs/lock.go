@@ -2,9 +2,9 @@ package microfs
 
 import "sync"
 
-// lock is a mutex with Yield: its owner can let waiting goroutines go first. A
-// sync.Mutex that a goroutine unlocks and locks again mostly stays with that
-// goroutine, since the waiting ones have to wake up first.
+// lock is a mutex with Yield, by which its owner lets waiting goroutines go first. A sync.Mutex
+// that a goroutine unlocks and locks again mostly stays with that goroutine, since waiting ones
+// have to wake up first.
 type lock struct {
 	mu sync.Mutex
 	// next is held by the first goroutine that waits for mu; the others wait for next.
@@ -18,11 +18,10 @@ func (l *lock) Lock() {
 	}
 }
 
-// Unlock gives it back.
+// Unlock gives the lock up.
 func (l *lock) Unlock() { l.mu.Unlock() }
 
-// Yield gives the lock back and takes it again, after the first of those who
-// waited for it.
+// Yield gives the lock up and takes it again after the first goroutine that waits for it.
 func (l *lock) Yield() {
 	l.mu.Unlock()
 	l.queue()

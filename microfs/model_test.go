@@ -55,7 +55,7 @@ func (m *model) find(path string) (parent *mnode, name string, n *mnode) {
 	return parent, name, n
 }
 
-// snapshot lists every path with what can be seen of it.
+// snapshot lists every path with what can be seen of it. Whether a file is complete is left out for those that nobody has written to: that may be lost in a crash.
 func (m *model) snapshot() map[string]string {
 	s := map[string]string{}
 	var walk func(path string, n *mnode)
@@ -69,7 +69,7 @@ func (m *model) snapshot() map[string]string {
 		case n.isTarget:
 			s[path] = "link " + n.target
 		default:
-			s[path] = fmt.Sprintf("file %o %d %x", n.mode, len(n.data), checksum(n.data))
+			s[path] = fmt.Sprintf("file %o %d %x %t", n.mode, len(n.data), checksum(n.data), n.closed && len(n.data) > 0)
 			if m.ranges {
 				s[path] += n.placed()
 			}
@@ -120,7 +120,7 @@ func snapshotFS(t require.TestingT, fs *FS) map[string]string {
 				require.EqualValues(t, a.Size, n, path)
 			}
 			require.NoError(t, f.Close())
-			s[path] = fmt.Sprintf("file %o %d %x", a.Mode&modePerm, a.Size, checksum(b)) + placed
+			s[path] = fmt.Sprintf("file %o %d %x %t", a.Mode&modePerm, a.Size, checksum(b), a.Closed && a.Size > 0) + placed
 		}
 	}
 	walk("")

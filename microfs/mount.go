@@ -13,8 +13,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// Mount recovers the file system on seg and, unless opts.ReadOnly, seals its
-// log. After that the media does not show earlier crashes any more.
+// Mount recovers the file system on seg and, unless opts.ReadOnly, seals its log. After that the
+// media shows no trace of earlier crashes.
 //
 // ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration,
 // oplog.ErrDamaged, oplog.ErrRecord, or the error of the device. A read-only mount of
@@ -33,7 +33,7 @@ func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS
 	fs := &FS{dev: dev, opts: opts, q: q}
 	fs.idle.L = &fs.mu
 	if err := fs.recover(seg); err != nil {
-		_ = q.Close() // the cause is err
+		_ = q.Close() // err is the cause
 		return nil, fmt.Errorf("partition at byte %d: %w", seg.Start, err)
 	}
 	if !opts.ReadOnly {
@@ -57,7 +57,7 @@ func (fs *FS) recover(seg Segment) error {
 	if fs.opts.WriteBehind {
 		fs.behind.init(cmp.Or(fs.opts.behindSize, behindSize))
 	}
-	// What cannot be mounted is left as it is.
+	// A partition that cannot be mounted stays unchanged.
 	if _, err := fs.readHeader(); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (fs *FS) recover(seg Segment) error {
 		err = fs.takeOver()
 	}
 	if err != nil {
-		_ = fs.releaseClaim() // the cause is err
+		_ = fs.releaseClaim() // err is the cause
 	}
 	return err
 }
@@ -87,11 +87,10 @@ func (fs *FS) load() error {
 	return fs.fillPool()
 }
 
-// Current reports whether a read-only mount still shows the content of the media. That
-// costs three or four round trips; a new mount also costs a connection and reads the
-// state and the log. also checks what the caller has read from the media; it may use
-// the queue until it returns. After false, or an error of the device, which counts as
-// false, the caller mounts again.
+// Current reports whether a read-only mount still shows the content of the media. That costs three
+// or four round trips, while a new mount also costs a connection and reads the state and the log.
+// also checks what the caller has read from the media; it may use the queue until it returns.
+// Current returns false after an error of the device, too. After false the caller mounts again.
 func (fs *FS) Current(also func(nvmf.Queue) bool) bool {
 	if !fs.opts.ReadOnly || fs.enter() != nil {
 		return false
@@ -100,7 +99,7 @@ func (fs *FS) Current(also func(nvmf.Queue) bool) bool {
 	return also(fs.q) && fs.unchanged()
 }
 
-// unchanged reports whether state and log of a read-only mount are what they were.
+// unchanged reports whether state and log of a read-only mount are still the same.
 func (fs *FS) unchanged() bool {
 	h, err := fs.readHeader()
 	if err != nil || *h != fs.ckpt.header {
@@ -114,8 +113,7 @@ func (fs *FS) logGeometry() oplog.Geometry {
 	return fs.g.log(fs.dev.Identity().VolatileWriteCache, fs.opts.NoCoalesce)
 }
 
-// readSuperblock reads both copies. One that is missing or damaged while the
-// other is good will be repaired.
+// readSuperblock reads both copies. If one copy is good, the other one is repaired later.
 func (fs *FS) readSuperblock(seg Segment) error {
 	id := fs.dev.Identity()
 	if seg.Start%blockSize != 0 || seg.Length%blockSize != 0 || seg.Length < 4*blockSize || seg.Start+seg.Length > id.Capacity() {
@@ -147,8 +145,8 @@ func (fs *FS) readSuperblock(seg Segment) error {
 	case fs.g != nil:
 		return nil
 	case errors.Is(errs[0], ErrUnformatted) && !errors.Is(errs[1], ErrVersion):
-		// The copy at the end is written first: anything in it without one at
-		// the start is a format that did not end.
+		// Format writes the copy at the end first. If there is only that one, a format was
+		// interrupted.
 		return ErrUnformatted
 	case errs[0] != nil && !errors.Is(errs[0], ErrUnformatted):
 		return errs[0]
@@ -199,8 +197,8 @@ func (fs *FS) readState() error {
 	return fs.tree.check()
 }
 
-// readStateArea reads the blocks of a state. One that is damaged, or that the
-// device cannot read, is made good from the others of its group.
+// readStateArea reads the blocks of a state. A block that is damaged, or that the device cannot
+// read, is rebuilt from the others of its group.
 func (fs *FS) readStateArea(h *stateHeader) ([]byte, error) {
 	at := fs.g.state[h.area]
 	framed := make([]byte, framedSize(h.length))
@@ -226,8 +224,8 @@ func (fs *FS) readStateArea(h *stateHeader) ([]byte, error) {
 	return state, nil
 }
 
-// readMarking reads whole blocks, one by one where the device cannot read them
-// all. What it cannot read comes as ones, which no structure verifies with.
+// readMarking reads whole blocks, one by one if the device cannot read all of them. A block that it
+// cannot read becomes all ones, for which no checksum matches.
 func (fs *FS) readMarking(at nvmf.Bytes, buf []byte) error {
 	err := fs.readBlocks(fs.g.lbaOf(at), buf)
 	if !unreadable(err) {
@@ -248,21 +246,19 @@ func (fs *FS) readMarking(at nvmf.Bytes, buf []byte) error {
 	return nil
 }
 
-// unreadable reports whether the device says that data is damaged (Media and
-// Data Integrity Errors).
+// unreadable reports whether the device reports damaged data (Media and Data Integrity Errors).
 func unreadable(err error) bool {
 	var s *nvmf.StatusError
 	return errors.As(err, &s) && s.SCT == 2
 }
 
-// repair is a block that is written again when the partition is taken over,
-// since what is there is damaged.
+// repair is a damaged block that is written again when the partition is taken over.
 type repair struct {
 	at   nvmf.Bytes // in the segment
 	data []byte
 }
 
-// media is the file system as the log's recovery sees it.
+// media returns the functions by which the log's recovery uses the file system.
 func (fs *FS) media() oplog.Media {
 	return oplog.Media{
 		ReadPages: func(pos uint64, n int, buf []byte) error {
@@ -270,14 +266,26 @@ func (fs *FS) media() oplog.Media {
 		},
 		Verify: fs.landed,
 		Apply:  func(r *oplog.Record) error { return fs.tree.apply(r, nil) },
-		Reset:  fs.readState,
+		Reset:  fs.readStateAgain,
 	}
 }
 
-// landed reports whether units [first, first+count) of a Write record are on
-// the media, those of hugeblocks that the tree does not map any more not
-// counted: what a flush made free may have been written again. Without data
-// checksums the record was written after its data.
+// readStateAgain is readState in the middle of a recovery. The log does not continue a newer state
+// than the one that the recovery began with: a read-only mount fails then, and has to be repeated.
+func (fs *FS) readStateAgain() error {
+	before := fs.ckpt.header
+	if err := fs.readState(); err != nil {
+		return err
+	}
+	if fs.ckpt.header != before {
+		return fmt.Errorf("the writer has written a state since the log was read: %w", ErrCorrupt)
+	}
+	return nil
+}
+
+// landed reports whether units [first, first+count) of a Write record are on the media. Units whose
+// hugeblock the tree does not map any more do not count: a flush has freed the hugeblock, and it
+// may have been written again. Without data checksums the record was written after its data.
 func (fs *FS) landed(r *oplog.Record, first, count int) (bool, error) {
 	g := fs.g
 	if !g.sums {
@@ -306,7 +314,7 @@ func (fs *FS) landed(r *oplog.Record, first, count int) (bool, error) {
 		b := buf[:(stop - start).AlignUp(g.lba)]
 		err := fs.readBlocks(g.lbaOf(g.dataOffset(Hugeblock(r.Phys))+start), b)
 		if unreadable(err) {
-			return false, nil // as a write that was cut off may leave it
+			return false, nil // a write that was cut short may leave it so
 		}
 		if err != nil {
 			return false, err
@@ -323,7 +331,7 @@ func (fs *FS) landed(r *oplog.Record, first, count int) (bool, error) {
 	return true, nil
 }
 
-// maps reports whether the tree has the hugeblock of a unit of r where r put it.
+// maps reports whether the tree still maps a unit of r to the hugeblock that r names.
 func (fs *FS) maps(r *oplog.Record, unit int) bool {
 	in := fs.tree.inodes.get(Ino(r.Ino))
 	if in == nil || in.nlink == 0 {
@@ -335,8 +343,8 @@ func (fs *FS) maps(r *oplog.Record, unit int) bool {
 	return x != nil && x.phys+(h-x.file) == Hugeblock(r.Phys)+n
 }
 
-// dropNameless forgets inodes whose last name was removed: they were open, or
-// freed at once, when it was. Those of keep are open still.
+// dropNameless forgets inodes without a name: they were open when their last name was removed, or
+// were freed at once. Those in keep are still open.
 func (t *tree) dropNameless(keep ...Ino) {
 	for in := range t.inodes.all() {
 		if in.nlink == 0 && !slices.Contains(keep, in.ino) {
@@ -347,7 +355,7 @@ func (t *tree) dropNameless(keep ...Ino) {
 
 // fillPool makes the pool the complement of what is mapped.
 func (fs *FS) fillPool() error {
-	var used []uint64 // start and count of runs: numbers are sorted quickly
+	var used []uint64 // start and count of runs in one number, which is sorted quickly
 	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
 			used = append(used, uint64(x.phys)<<32|uint64(x.count))
@@ -370,12 +378,12 @@ func (fs *FS) fillPool() error {
 	return nil
 }
 
-// avoidLast excludes from writing the blocks that the last commands of the previous
-// writer may still change: the end of the log, the area of the next state, hugeblocks
-// that are half-filled or reserved, and the free ones it was likely to allocate next.
+// avoidLast excludes from writing the blocks that the last commands of the previous writer may
+// still change: the end of the log, the area of the next state, hugeblocks that are half-filled or
+// reserved, and the free ones that the writer was likely to allocate next.
 //
-// Only a bounded number of free ones is excluded: a partition with files at its end
-// cannot be made shorter (Shrink).
+// Only a limited number of free ones is excluded: a partition with files at its end cannot be made
+// shorter (Shrink).
 func (fs *FS) avoidLast() {
 	fs.log.Suspect()
 	if fs.late == LateAny {
@@ -392,9 +400,8 @@ func (fs *FS) avoidLast() {
 	}
 }
 
-// avoided is how much free space avoidLast excludes: more than one process has in
-// flight, mostly many times that, and so little that half of the partition can still be
-// given to others.
+// avoided is the free space that avoidLast excludes: more than a process has in flight, mostly many
+// times as much, but so little that half of the partition can still be given to others.
 func (g *geometry) avoided() nvmf.Bytes {
 	return min(256*nvmf.MiB, max(2*maxBatch, g.formatted/8))
 }
@@ -425,9 +432,8 @@ func (fs *FS) takeOver() error {
 	return err
 }
 
-// seal makes the state that was recovered the newest one. A connection that is
-// lost from here on does not fail the mount: another mount would not know what
-// of this one may still land.
+// seal makes the recovered state the newest one. A connection that is lost from here on does not
+// fail the mount: another mount could not know which commands of this one may still be executed.
 func (fs *FS) seal() error {
 	for {
 		prep, err := fs.log.Seal()
@@ -438,7 +444,7 @@ func (fs *FS) seal() error {
 			err = fs.run(fs.log.Commit())
 		}
 		if err == nil {
-			fs.log.Committed()
+			fs.log.Settled()
 			return nil
 		}
 		if err = fs.recoverFrom(err); err != nil {
@@ -447,7 +453,7 @@ func (fs *FS) seal() error {
 	}
 }
 
-// restore writes bytes that should have been there.
+// restore writes the bytes that should be there.
 func (fs *FS) restore(at nvmf.Bytes, data []byte) error {
 	for {
 		err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), data, true)
@@ -460,8 +466,8 @@ func (fs *FS) restore(at nvmf.Bytes, data []byte) error {
 	}
 }
 
-// repairHeaders puts the current state header into both slots, if a crash or
-// damage left them different.
+// repairHeaders writes the current state header to both slots, if a crash or damage has left them
+// different.
 func (fs *FS) repairHeaders() error {
 	want := make([]byte, blockSize)
 	fs.ckpt.header.encode(want, fs.g.fs)

@@ -59,7 +59,7 @@ func TestCrashNameless(t *testing.T) {
 					s.prepare = func(c *crasher, fs *FS) { setups[4].prepare(c, fs); c.fillTail(fs, 160) }
 				}
 				c := newCrasher(t, crashConfig{lba: 4096, cache: cache, setup: s}, 1)
-				c.images.Most, c.images.Tears, c.images.Samples, c.images.NoPairs = 1<<6, 1, 2, true
+				c.images.MaxImages, c.images.Tears, c.images.Samples, c.images.NoPairs = 1<<6, 1, 2, true
 				depth := 3
 				if testing.Short() || cache {
 					depth = 2

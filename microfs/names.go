@@ -9,20 +9,19 @@ import (
 	"nvmecr/oplog"
 )
 
-// Every path operation takes the inode of the directory that a relative path
-// starts from (RootIno for absolute ones) and a path in which leading slashes
-// mean nothing. All of them may fail with what resolving a path fails with:
-// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, or an *EscapeError; changes
-// also with EROFS, ENOSPC, EIO.
+// Every path operation takes a directory and a path. The directory is the inode that a relative
+// path starts from; an absolute path has RootIno, and its leading slashes are ignored. All
+// operations may fail with an error of resolving the path: ENOENT, ENOTDIR, EACCES, ELOOP,
+// ENAMETOOLONG, or an *EscapeError. Changes may also fail with EROFS, ENOSPC, EIO.
 
-// Open opens a file or directory, with the flags of open(2); mode is already
-// masked by umask. EEXIST, EISDIR, EACCES, ELOOP, EINVAL.
+// Open opens a file or directory, with the flags of open(2). The umask has been applied to mode.
+// EEXIST, EISDIR, EACCES, ELOOP, EINVAL.
 func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) {
 	if err := fs.enter(); err != nil {
 		return nil, err
 	}
 	defer fs.leave()
-	if flags&unix.O_PATH != 0 { // as open(2) has it: other flags are ignored
+	if flags&unix.O_PATH != 0 { // other flags are ignored, as by open(2)
 		flags &= unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	}
 	creat, excl := flags&unix.O_CREAT != 0, flags&unix.O_EXCL != 0
@@ -60,9 +59,9 @@ func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) 
 	return fs.opened(p.in, flags), nil
 }
 
-// OpenIno opens a file or directory by its number, for a process that goes on with what another one
-// had open: names and permissions have been looked at then. Of flags those that Open remembers count.
-// ESTALE where there is no such file any more, EROFS.
+// OpenIno opens a file or directory by its inode number, for a process that continues with the open
+// files of another one. It does not check names and permissions again, and uses the flags that Open
+// keeps. ESTALE if the file does not exist any more, EROFS.
 func (fs *FS) OpenIno(ino Ino, flags int) (*File, error) {
 	if err := fs.enter(); err != nil {
 		return nil, err
@@ -87,7 +86,7 @@ func (fs *FS) mayOpen(p *place, flags int) error {
 	switch flags & unix.O_ACCMODE {
 	case unix.O_WRONLY:
 		want = permW
-	case unix.O_RDWR, unix.O_ACCMODE: // 3 is Linux's own: checks both, allows neither
+	case unix.O_RDWR, unix.O_ACCMODE: // 3 is Linux's own: it checks for both, and allows neither
 		want = permR | permW
 	}
 	if flags&unix.O_TRUNC != 0 {
@@ -129,7 +128,7 @@ func (fs *FS) opened(in *inode, flags int) *File {
 	return f
 }
 
-// create makes a new inode at p, where nothing is, and puts it into p.
+// create makes a new inode at p, where there is none, and stores it in p.
 func (fs *FS) create(p *place, mode uint32, target string) error {
 	switch {
 	case fs.opts.ReadOnly:
@@ -149,7 +148,7 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 		if mode&modeType == modeDir {
 			mode |= syscall.S_ISGID
 		} else if mode&0o010 != 0 && c.UID != 0 && !c.inGroup(gid) {
-			mode &^= syscall.S_ISGID // or who is not of the group could make a program that is
+			mode &^= syscall.S_ISGID // or a user outside the group could make a program that is
 		}
 	}
 	fs.rec = oplog.Record{
@@ -160,11 +159,11 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 		return err
 	}
 	p.in = fs.tree.inodes.get(Ino(fs.rec.Ino))
-	p.in.written = p.in.isRegular() // its writer has yet to close it
+	p.in.written = p.in.isRegular() // until its writer closes it
 	return nil
 }
 
-// missing resolves a path at which something is to be made. EEXIST.
+// missing resolves a path of a new name. EEXIST.
 func (fs *FS) missing(dir Ino, path string) (place, error) {
 	p, err := fs.resolveEntry(dir, path)
 	if err == nil && p.in != nil {
@@ -173,7 +172,7 @@ func (fs *FS) missing(dir Ino, path string) (place, error) {
 	return p, err
 }
 
-// Mkdir makes a directory; mode is already masked by umask. EEXIST.
+// Mkdir makes a directory; the umask has been applied to mode. EEXIST.
 func (fs *FS) Mkdir(dir Ino, path string, mode uint32) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -186,8 +185,7 @@ func (fs *FS) Mkdir(dir Ino, path string, mode uint32) error {
 	return fs.create(&p, modeDir|mode&(0o777|syscall.S_ISVTX), "")
 }
 
-// Symlink makes a symbolic link. EEXIST; ENAMETOOLONG for targets of more
-// than 3500 bytes.
+// Symlink makes a symbolic link. EEXIST; ENAMETOOLONG for targets of more than 3500 bytes.
 func (fs *FS) Symlink(target string, dir Ino, path string) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -373,7 +371,7 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 		return syscall.EINVAL
 	}
 	if to.in == from.in {
-		return nil // nothing is done, and whoever may look it up may do that
+		return nil // a rename to the same file does nothing; the search permission suffices
 	}
 	if err := fs.mayChange(from.dir, from.in); err != nil {
 		return err
@@ -381,7 +379,7 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 	if err := fs.mayChange(to.dir, to.in); err != nil {
 		return err
 	}
-	// A directory that gets another parent is written to: its ".." changes.
+	// A directory that moves to another parent is itself changed: its ".." is.
 	for _, in := range []*inode{from.in, to.in} {
 		moves := in != nil && in.isDir() && from.dir != to.dir && (in == from.in || exchange)
 		if moves && !fs.may(in, permW) {

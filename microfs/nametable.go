@@ -6,8 +6,8 @@ import (
 	"github.com/google/btree"
 )
 
-// maxNames is how many names a chunk holds at most: few enough that where they
-// stand in it is a byte, and that a search through them is short.
+// maxNames is the largest number of names in a chunk: small enough that an index in it is a byte,
+// and that a search in it is short.
 const maxNames = 64
 
 // entry is a name in a directory.
@@ -17,43 +17,42 @@ type entry struct {
 	ino  Ino
 }
 
-// nameTable holds the names of all directories in the order of their numbers,
-// then of the names' bytes. They lie in chunks, for names that are used one
-// after the other are mostly neighbours: then the chunk is the one that was
-// used last, and no search in a tree of a million names is needed, which is
-// what looking up and entering one would take most of its time for. It is not
-// the zero value. Guarded by FS.mu, lookups too.
+// nameTable holds the names of all directories, ordered by the number of the directory and then by
+// the bytes of the name. The names lie in chunks. Names that are used one after the other are
+// mostly neighbours, so the chunk that was used last is looked at first. Then most lookups and
+// inserts need no search in a tree of a million names, which would take most of their time. The
+// zero value is not valid. Guarded by FS.mu, for lookups too.
 type nameTable struct {
 	chunks *btree.BTreeG[*nameChunk]
-	first  *nameChunk // always there
+	first  *nameChunk // always exists
 	count  int
-	near   [16]*nameChunk // last used, see nearby
+	near   [16]*nameChunk // used last; see nearby
 
-	// A search in chunks: what for, what was found, and what notes that.
+	// The state of a search in chunks: the key, the result, and the function that stores the
+	// result.
 	pivot nameChunk
 	found *nameChunk
 	note  func(*nameChunk) bool
 }
 
-// nameChunk is names that follow each other.
+// nameChunk holds consecutive names.
 type nameChunk struct {
-	// low is at most the first name that may lie here; what is not less than the
-	// next chunk's lies there.
+	// low is not greater than any name in the chunk. A name belongs to the last chunk whose low is
+	// not greater than the name.
 	low        nameKey
 	prev, next *nameChunk
 
-	// The names stay where they are; order says which comes when, those in use
-	// first: entering one moves bytes, not pointers, of which the collector
-	// would have to be told.
+	// Names stay where they are in items. order has their indices, those in use first and sorted:
+	// inserting a name moves bytes, not pointers, which would concern the garbage collector.
 	count int
 	order [maxNames]uint8
 	items [maxNames]nameItem
 }
 
-// nameKey is where a name stands.
+// nameKey is the sort key of a name.
 type nameKey struct {
 	dir  Ino
-	head uint64 // the first bytes of the name, as a number: most names differ in it
+	head uint64 // the first bytes of the name, as a number: they tell most names apart
 	name string
 }
 
@@ -109,7 +108,7 @@ func newNameChunk(low nameKey) *nameChunk {
 // at returns the i-th name.
 func (c *nameChunk) at(i int) *nameItem { return &c.items[c.order[i]] }
 
-// insert makes a name the i-th of a chunk that is not full.
+// insert inserts a name as the i-th of a chunk that is not full.
 func (c *nameChunk) insert(i int, item *nameItem) {
 	slot := c.order[c.count]
 	copy(c.order[i+1:c.count+1], c.order[i:c.count])
@@ -118,7 +117,7 @@ func (c *nameChunk) insert(i int, item *nameItem) {
 	c.count++
 }
 
-// remove takes the i-th name away.
+// remove removes the i-th name.
 func (c *nameChunk) remove(i int) {
 	slot := c.order[i]
 	copy(c.order[i:], c.order[i+1:c.count])
@@ -127,8 +126,7 @@ func (c *nameChunk) remove(i int) {
 	c.items[slot] = nameItem{}
 }
 
-// give moves the names from the i-th on behind those of another chunk, which
-// has room for them.
+// give appends the names from the i-th on to another chunk, which has space for them.
 func (c *nameChunk) give(i int, to *nameChunk) {
 	for j := i; j < c.count; j++ {
 		to.insert(to.count, c.at(j))
@@ -137,27 +135,27 @@ func (c *nameChunk) give(i int, to *nameChunk) {
 	c.count = i
 }
 
-// nearby returns where the chunk is noted that such a name was found in last:
-// programs move names between directories, or from one beginning to another.
+// nearby returns the cache entry for the chunk of a name. It depends on the directory and the
+// beginning of the name: programs move names between directories, or from one prefix to another.
 func (t *nameTable) nearby(k *nameKey) **nameChunk {
 	return &t.near[(uint64(k.dir)+k.head>>56)%uint64(len(t.near))]
 }
 
-// chunk returns the one that a name lies in, if it is there.
+// chunk returns the chunk that a name belongs to.
 func (t *nameTable) chunk(k *nameKey) *nameChunk {
 	near := t.nearby(k)
 	c := *near
 	if c == nil || k.less(&c.low) || c.next != nil && !k.less(&c.next.low) {
 		t.pivot.low = *k
 		t.chunks.DescendLessOrEqual(&t.pivot, t.note)
-		t.pivot.low.name = "" // keeps nothing alive
+		t.pivot.low.name = "" // so that it can be collected
 		c = t.found
 		*near = c
 	}
 	return c
 }
 
-// find returns which name it is in the chunk, or would be.
+// find returns the index of a name in the chunk, or the index at which it would be inserted.
 func (c *nameChunk) find(k *nameKey) (int, bool) {
 	low, high := 0, c.count
 	for low < high {
@@ -170,7 +168,7 @@ func (c *nameChunk) find(k *nameKey) (int, bool) {
 	return low, low < c.count && c.at(low).nameKey == *k
 }
 
-// get returns the inode that a name stands for.
+// get returns the inode of a name.
 func (t *nameTable) get(dir Ino, name string) (Ino, bool) {
 	k := keyOf(dir, name)
 	c := t.chunk(&k)
@@ -181,7 +179,7 @@ func (t *nameTable) get(dir Ino, name string) (Ino, bool) {
 	return c.at(i).ino, true
 }
 
-// insert enters a name, unless it is there.
+// insert adds a name, unless it exists.
 func (t *nameTable) insert(e entry) bool {
 	item := nameItem{keyOf(e.dir, e.name), e.ino}
 	c := t.chunk(&item.nameKey)
@@ -197,9 +195,9 @@ func (t *nameTable) insert(e entry) bool {
 	return true
 }
 
-// split makes room in a full chunk for a name that is to be the i-th, and
-// returns where it goes. One that goes behind all others begins the next chunk:
-// what is made in order leaves full ones.
+// split divides a full chunk for a name that is to be the i-th, and returns the name's position. A
+// name behind all others begins the next chunk, so names that are created in order leave full
+// chunks.
 func (t *nameTable) split(c *nameChunk, i int, k *nameKey) (*nameChunk, int) {
 	half, low := maxNames, *k
 	if i < maxNames {
@@ -220,7 +218,7 @@ func (t *nameTable) split(c *nameChunk, i int, k *nameKey) (*nameChunk, int) {
 	return n, i - half
 }
 
-// remove takes a name away and returns the inode that it stood for.
+// remove removes a name and returns its inode.
 func (t *nameTable) remove(dir Ino, name string) (Ino, bool) {
 	k := keyOf(dir, name)
 	c := t.chunk(&k)
@@ -241,8 +239,7 @@ func (t *nameTable) remove(dir Ino, name string) (Ino, bool) {
 	return ino, true
 }
 
-// drop takes away a chunk that is not the first: what belongs there now belongs
-// to the one before.
+// drop removes a chunk other than the first. Its names belong to the chunk before from then on.
 func (t *nameTable) drop(c *nameChunk) {
 	t.chunks.Delete(c)
 	c.prev.next = c.next
@@ -257,8 +254,8 @@ func (t *nameTable) drop(c *nameChunk) {
 	t.found = nil
 }
 
-// from yields the names from a place in a directory on, those of all
-// directories behind it too. None may be entered or taken away meanwhile.
+// from yields the names from a name in a directory on, including those of all later directories.
+// Names may not be added or removed meanwhile.
 func (t *nameTable) from(dir Ino, name string) iter.Seq[entry] {
 	return func(yield func(entry) bool) {
 		k := keyOf(dir, name)

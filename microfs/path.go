@@ -14,7 +14,7 @@ const (
 	maxSymlinks = 40
 )
 
-// goodName reports whether name can be entered in a directory.
+// goodName reports whether name is valid as a name in a directory.
 func goodName(name string) bool {
 	return name != "" && len(name) <= maxName && name != "." && name != ".." &&
 		strings.IndexByte(name, '/') < 0 && strings.IndexByte(name, 0) < 0
@@ -24,13 +24,13 @@ func goodName(name string) bool {
 type walk struct {
 	fs    *FS
 	links int
-	// entry: the call is about the name at the end, not about what it stands
-	// for; even a slash behind it does not make it follow a symbolic link.
+	// entry: the call concerns the name at the end of the path, not its target. Even a slash behind
+	// the name does not make it follow a symbolic link.
 	entry bool
 }
 
-// place is where a path ends: its last directory, the name there ("." for the
-// directory itself) and what the name stands for now, if anything.
+// place is the end of a path: its last directory, the name there ("." for the directory itself) and
+// the inode of the name, if there is one.
 type place struct {
 	dir  *inode
 	name string
@@ -66,8 +66,8 @@ func (fs *FS) resolve(dir Ino, path string, follow bool) (place, error) {
 	return w.from(d, path, follow)
 }
 
-// resolveEntry follows path up to the directory of its last name, for calls
-// that make, remove or move that name.
+// resolveEntry follows path up to the directory of its last name, for calls that create, remove or
+// move that name.
 func (fs *FS) resolveEntry(dir Ino, path string) (place, error) {
 	if len(path) >= maxPath {
 		return place{}, syscall.ENAMETOOLONG
@@ -110,16 +110,16 @@ func (w *walk) from(d *inode, path string, follow bool) (place, error) {
 	return p, nil
 }
 
-// errAboveRoot: ".." of the root; from turns it into an EscapeError.
+// errAboveRoot: ".." of the root. walk.from turns it into an EscapeError.
 var errAboveRoot = errors.New("above the root")
 
-// parentOf returns the directory a mount point lies in, with a trailing slash.
+// parentOf returns the directory of a mount point, with a trailing slash.
 func parentOf(mount string) string {
 	mount = strings.TrimRight(mount, "/")
 	return mount[:strings.LastIndexByte(mount, '/')+1]
 }
 
-// step looks up one name in the directory that p stands for.
+// step looks up one name in the directory of p.
 func (w *walk) step(p *place, name string) error {
 	d := p.in
 	if !d.isDir() {
@@ -131,7 +131,7 @@ func (w *walk) step(p *place, name string) error {
 	if len(name) > maxName {
 		return syscall.ENAMETOOLONG
 	}
-	if strings.IndexByte(name, 0) >= 0 { // of a symbolic link that was not made here
+	if strings.IndexByte(name, 0) >= 0 { // in a symbolic link that was not made here
 		return syscall.EINVAL
 	}
 	p.dir, p.name = d, name
@@ -149,7 +149,7 @@ func (w *walk) step(p *place, name string) error {
 	return nil
 }
 
-// link goes on behind a symbolic link with what is left of the path.
+// link continues behind a symbolic link with the rest of the path.
 func (w *walk) link(p place, rest string, follow bool) (place, error) {
 	if w.links++; w.links > maxSymlinks {
 		return p, syscall.ELOOP
@@ -174,7 +174,7 @@ func (w *walk) link(p place, rest string, follow bool) (place, error) {
 	return w.from(w.fs.tree.inodes.get(RootIno), inside, follow)
 }
 
-// cutMount returns what follows the mount point in an absolute path.
+// cutMount returns the part of an absolute path behind the mount point.
 func cutMount(path, mount string) (string, bool) {
 	mount = strings.TrimRight(mount, "/")
 	inside, ok := strings.CutPrefix(path, mount)
@@ -203,8 +203,8 @@ const (
 	permR = 4
 )
 
-// may checks permissions as POSIX has it: owner, else group, else others;
-// root may do anything, execute only what somebody may execute.
+// may checks permissions by the rules of POSIX: owner, else group, else others. Root may do
+// anything, but execute only a file with an execute bit.
 func (fs *FS) may(in *inode, want uint32) bool {
 	c := &fs.opts.Cred
 	if c.UID == 0 {
@@ -220,8 +220,8 @@ func (fs *FS) may(in *inode, want uint32) bool {
 	return bits&want == want
 }
 
-// mayChange checks that a name of directory d may be added or removed: write
-// and search permission, and for the sticky bit ownership of the file.
+// mayChange checks that a name in directory d may be added or removed: write and search permission,
+// and in a sticky directory ownership of the file.
 func (fs *FS) mayChange(d, in *inode) error {
 	if !fs.may(d, permW|permX) {
 		return syscall.EACCES
@@ -234,7 +234,7 @@ func (fs *FS) mayChange(d, in *inode) error {
 	return nil
 }
 
-// isAncestor reports whether a is d or above it.
+// isAncestor reports whether a is d or an ancestor of d.
 func (t *tree) isAncestor(a, d *inode) bool {
 	for {
 		if d == a {
@@ -267,7 +267,7 @@ func (t *tree) pathOf(d *inode) (string, error) {
 	return "/" + strings.Join(parts, "/"), nil
 }
 
-// PathOf returns the absolute path within the file system of a directory.
+// PathOf returns the absolute path of a directory in the file system.
 func (fs *FS) PathOf(dir Ino) (string, error) {
 	if err := fs.enter(); err != nil {
 		return "", err
@@ -280,7 +280,7 @@ func (fs *FS) PathOf(dir Ino) (string, error) {
 	return fs.tree.pathOf(d)
 }
 
-// AnyPath returns a path of an inode, "" if it has none. It looks through all names.
+// AnyPath returns a path of an inode, "" if it has none. It searches all names.
 func (fs *FS) AnyPath(ino Ino) (string, error) {
 	if err := fs.enter(); err != nil {
 		return "", err

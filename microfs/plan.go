@@ -10,7 +10,7 @@ import (
 	"nvmecr/oplog"
 )
 
-// planner decides where the bytes of one log group go, and builds the commands.
+// planner decides where the bytes of one log group go, and builds the commands that write them.
 type planner struct {
 	fs    *FS
 	in    *inode
@@ -18,7 +18,7 @@ type planner struct {
 	s     *scratch
 	b     builder
 	need  int        // bytes of log
-	open  bool       // the last piece ends at a hugeblock boundary and may go on
+	open  bool       // the last piece ends at a hugeblock boundary and may be continued
 	olds  int        // hugeblocks read for overwrites
 	left  nvmf.Bytes // of the operation, for the groups after this one
 	drops bool       // the write takes bytes from ranges: scratch.drop
@@ -26,16 +26,16 @@ type planner struct {
 
 func (fs *FS) clock() time.Time { return time.Now() }
 
-// pieceNeed is what a piece takes in the log beside its checksums: the fixed
-// part of the record and a pending entry.
+// pieceNeed is the size of a piece in the log without its checksums: the fixed part of the record
+// and a pending entry.
 const pieceNeed = 40 + 8
 
-// plan covers [pos, end) or the first part of it, and returns where it ended.
+// plan plans [pos, end) or its first part, and returns the end of this part.
 func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	g, id := p.fs.g, p.fs.dev.Identity()
 	p.s.reset()
 	p.b = builder{s: p.s, op: nvmf.Write, size: g.lba, limit: id.OptimalTransfer}
-	// What recovery cannot verify must be durable before its record can be.
+	// Data that recovery cannot verify must be durable before its record can be.
 	p.b.fua = id.VolatileWriteCache && !g.sums
 	end = min(end, pos+maxBatch)
 	start := pos
@@ -54,7 +54,7 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 			return pos, err
 		}
 		if err != nil || !done {
-			break // what has been planned goes out first
+			break // the planned part is written first
 		}
 		pos += e - s
 	}
@@ -100,7 +100,7 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 	if old != nil {
 		p.b.add(old[:min(s, covered)])
 	}
-	p.b.fill(p.s.zero, s-min(s, nvmf.Bytes(len(old))))
+	p.b.fill(zeroes[:], s-min(s, nvmf.Bytes(len(old))))
 	p.cur.copyTo(&p.b, e-s)
 	if covered > e && old != nil {
 		p.b.add(old[e:covered])
@@ -112,8 +112,8 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 	return true, nil
 }
 
-// appendTo plans bytes past the covered end of x's last hugeblock h. The
-// LBA that the covered end lies in is written again with the same bytes.
+// appendTo plans bytes past the covered end of x's last hugeblock h. The covered bytes of the LBA
+// at that end are written again unchanged.
 func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bool, error) {
 	g := p.fs.g
 	need := 8 * (g.units(e) - int(covered/g.unit))
@@ -137,15 +137,15 @@ func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bo
 	p.s.parts = append(p.s.parts, part)
 	p.b.lba = g.lbaOf(g.dataOffset(phys) + part.start)
 	p.b.add(prefix)
-	p.b.fill(p.s.zero, s-covered)
+	p.b.fill(zeroes[:], s-covered)
 	p.cur.copyTo(&p.b, e-s)
 	p.need += pieceNeed + need
 	p.open = e == g.hugeblock
 	return true, nil
 }
 
-// extendOrStart makes hugeblock phys part of the last piece, if it follows
-// there in the file and on the media, or begins a piece with it.
+// extendOrStart adds hugeblock phys to the last piece, if it follows in the file and on the media,
+// or begins a piece with it.
 func (p *planner) extendOrStart(h, phys Hugeblock) {
 	if n := len(p.s.parts); n > 0 && p.open {
 		part := &p.s.parts[n-1]
@@ -163,7 +163,7 @@ func (p *planner) extendOrStart(h, phys Hugeblock) {
 	p.need += pieceNeed
 }
 
-// endPiece pads the last piece to an LBA boundary.
+// endPiece fills the last piece up to an LBA boundary.
 func (p *planner) endPiece() {
 	n := len(p.s.parts)
 	if n == 0 || p.s.parts[n-1].last != 0 {
@@ -171,15 +171,15 @@ func (p *planner) endPiece() {
 	}
 	part := &p.s.parts[n-1]
 	if rest := nvmf.Bytes(part.rec.End) % p.fs.g.lba; rest != 0 {
-		p.b.fill(p.s.zero, p.fs.g.lba-rest)
+		p.b.fill(zeroes[:], p.fs.g.lba-rest)
 	}
 	p.b.close()
 	part.last = len(p.s.list)
 	p.open = false
 }
 
-// place returns the hugeblock that h of the file is written to: the one it was
-// given when it was allocated, or a free one.
+// place returns the hugeblock that hugeblock h of the file is written to: the one that was
+// allocated for it before, or a free one.
 func (p *planner) place(x *extent, h Hugeblock) (run, error) {
 	switch {
 	case x == nil && p.fs.available() <= p.fs.g.spare():
@@ -191,8 +191,8 @@ func (p *planner) place(x *extent, h Hugeblock) (run, error) {
 	return run{x.phys + (h - x.file), 1}, nil
 }
 
-// alloc takes a hugeblock from the pool. Where freed ones wait for a flush,
-// it flushes before it gives up.
+// alloc takes a hugeblock from the pool. If the pool is empty and freed hugeblocks wait for a
+// flush, it flushes.
 func (p *planner) alloc() (run, error) {
 	r, ok := p.fs.pool.take(1)
 	if !ok {
@@ -215,21 +215,25 @@ func (p *planner) alloc() (run, error) {
 // readOld reads the covered part of a hugeblock that is partly overwritten. A
 // group has two at most: its first and its last.
 func (p *planner) readOld(x *extent, h Hugeblock, covered nvmf.Bytes) ([]byte, error) {
-	buf := &p.s.old[p.olds&1]
+	buf := &p.s.old.bufs[p.olds&1]
 	p.olds++
 	if *buf == nil {
 		*buf = make([]byte, p.fs.g.hugeblock)
 	}
-	// The read has a scratch of its own: the plan's is being filled.
-	return (*buf)[:covered], p.fs.readExtent(p.in, x, nvmf.Bytes(h-x.file)*p.fs.g.hugeblock, (*buf)[:covered])
+	old := (*buf)[:covered]
+	if p.s.old.known.copyOld(old, int64(nvmf.Bytes(h)*p.fs.g.hugeblock)) {
+		return old, nil
+	}
+	// The read uses a scratch of its own, because the plan's is being filled.
+	return old, p.fs.readExtent(p.in, x, nvmf.Bytes(h-x.file)*p.fs.g.hugeblock, old)
 }
 
-// refused frees what the plan allocated, after the plan failed for good. Hugeblocks
-// that the device refused to write go to the tail of the pool, so that others are
-// tried first, and are not appended to in place any more.
+// refused frees the hugeblocks that the plan allocated, after the plan failed for good. Hugeblocks
+// that the device refused to write go to the tail of the pool, so that others are tried first.
+// Nothing is appended to them in place any more.
 //
-// Without data checksums the image may be on the media although it was
-// refused, and a crash would accept it: its data must stay what it is.
+// Without data checksums the refused image may be on the media, and recovery would accept it. So
+// the data of the group must stay unchanged.
 func (p *planner) refused(cause error) {
 	var status *nvmf.StatusError
 	switch {
@@ -248,7 +252,7 @@ func (p *planner) refused(cause error) {
 	p.s.taken = p.s.taken[:0]
 }
 
-// freeze ends appending in place to the hugeblocks the plan appended to.
+// freeze ends appending in place to the hugeblocks that the plan appended to.
 func (p *planner) freeze(each func(Hugeblock)) {
 	for i := range p.s.parts {
 		part := &p.s.parts[i]
@@ -268,8 +272,8 @@ func (p *planner) freeze(each func(Hugeblock)) {
 	}
 }
 
-// retire takes every hugeblock of the plan out of use for a while: a late
-// command may still land there.
+// retire takes every hugeblock of the plan out of use for a while: late commands may still be
+// executed there.
 func (p *planner) retire() {
 	if mutant.On(mutant.NoRetire) {
 		p.refused(nil)

@@ -2,7 +2,7 @@ package microfs
 
 import "nvmecr/nvmf"
 
-// run is a number of hugeblocks that follow each other.
+// run is a number of consecutive hugeblocks.
 type run struct{ start, count Hugeblock }
 
 // pool holds the free hugeblocks, in two circular queues of runs:
@@ -17,24 +17,24 @@ type run struct{ start, count Hugeblock }
 // largest content.
 type pool struct {
 	fresh, used ring
-	// open is the used run that is being allocated, to its end.
+	// open is the used run that is allocated from, until nothing is left of it.
 	open run
 	free Hugeblock
-	// taken counts hugeblocks since the mount.
+	// taken counts the allocated hugeblocks since the mount.
 	taken uint64
-	// tracksUsed says that freed runs go to used: the device can deallocate them.
+	// tracksUsed says that freed runs become used: the device can deallocate them.
 	tracksUsed bool
 	// freshFirst says that used runs are allocated last.
 	freshFirst bool
-	// long is the least used run that is taken before fresh ones.
+	// long is the least length of a used run that is taken before fresh ones.
 	long Hugeblock
 }
 
-// longRun is how much a used run must have to be taken first: what one command of
-// a large write moves.
+// longRun is the least size of a used run that is taken first: that of one command of a large
+// write.
 const longRun = 512 * nvmf.KiB
 
-// take removes up to want hugeblocks that follow each other.
+// take removes up to want consecutive hugeblocks.
 func (p *pool) take(want Hugeblock) (run, bool) {
 	if want == 0 || p.free == 0 {
 		return run{}, false
@@ -71,14 +71,14 @@ func (p *pool) give(r run) {
 	p.used.give(r)
 }
 
-// putLast adds a run that is not to be taken before any other: one that was
-// deallocated, or one that the device refused to write.
+// putLast adds a run that is taken after all others: one that was deallocated, or one that the
+// device refused to write.
 func (p *pool) putLast(r run) {
 	p.free += r.count
 	p.fresh.give(r)
 }
 
-// untake puts back what take has just handed out.
+// untake returns the run of the last take.
 func (p *pool) untake(r run) {
 	p.free += r.count
 	if p.open.count > 0 && r.start+r.count == p.open.start {
@@ -91,7 +91,7 @@ func (p *pool) untake(r run) {
 // usedBlocks returns how many hugeblocks are used.
 func (p *pool) usedBlocks() Hugeblock { return p.used.free + p.open.count }
 
-// takeUsed removes up to want used hugeblocks, those that would be taken last.
+// takeUsed removes up to want used hugeblocks, from those that would be taken last.
 func (p *pool) takeUsed(want Hugeblock) (run, bool) {
 	got, ok := p.used.takeLast(want)
 	if !ok && p.open.count > 0 && want > 0 {
@@ -101,7 +101,7 @@ func (p *pool) takeUsed(want Hugeblock) (run, bool) {
 	return got, ok
 }
 
-// stopTracking makes all used runs fresh: the device does not deallocate.
+// stopTracking makes all used runs fresh, because the device does not deallocate.
 func (p *pool) stopTracking() {
 	p.tracksUsed = false
 	for p.usedBlocks() > 0 {
@@ -110,13 +110,14 @@ func (p *pool) stopTracking() {
 	}
 }
 
-// rotate moves half of what is free, but no more than most of each queue, from the head to the tail.
-func (p *pool) rotate(most Hugeblock) {
-	p.fresh.rotate(most)
-	p.used.rotate(most)
+// rotate moves half of the free hugeblocks, but no more than limit of each queue, from the head to
+// the tail.
+func (p *pool) rotate(limit Hugeblock) {
+	p.fresh.rotate(limit)
+	p.used.rotate(limit)
 }
 
-// end removes what is behind a hugeblock.
+// end removes all runs behind a hugeblock.
 func (p *pool) end(end Hugeblock) {
 	p.fresh.end(end)
 	p.used.end(end)
@@ -124,8 +125,7 @@ func (p *pool) end(end Hugeblock) {
 	p.free = p.fresh.free + p.used.free + p.open.count
 }
 
-// ring is a circular queue of runs. Its memory follows the number of runs, not of
-// hugeblocks.
+// ring is a circular queue of runs. Its memory grows with the number of runs, not of hugeblocks.
 type ring struct {
 	runs []run // their number is a power of two
 	head int
@@ -199,16 +199,16 @@ func (q *ring) untake(r run) {
 	q.n++
 }
 
-// rotate moves half of the hugeblocks, but no more than most, from the head to the tail.
-func (q *ring) rotate(most Hugeblock) {
-	for half := min(q.free/2, most); half > 0; {
+// rotate moves half of the hugeblocks, but no more than limit, from the head to the tail.
+func (q *ring) rotate(limit Hugeblock) {
+	for half := min(q.free/2, limit); half > 0; {
 		r, _ := q.take(half)
 		half -= r.count
 		q.give(r)
 	}
 }
 
-// end removes what is behind a hugeblock.
+// end removes all runs behind a hugeblock.
 func (q *ring) end(end Hugeblock) {
 	var left ring
 	for q.n > 0 {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// maxRanges is how many ranges a list of a rangeMap holds at most: enough that lists
-// are few, few enough that moving half of one costs less than a log record does.
+// maxRanges is the largest number of ranges in a list of a rangeMap: large enough that there are
+// few lists, small enough that moving half of one costs less than a log record does.
 const maxRanges = 128
 
-// rangeMap holds the ranges of one file, in order of their offsets, not overlapping.
-// They lie in lists, as extents do (extentMap). A nil map is empty, and holds nothing.
+// rangeMap holds the ranges of one file, in order of their offsets, not overlapping. They lie in
+// lists, as extents do (extentMap). A nil map is an empty map.
 //
-// Pointers and positions are good until the next change.
+// Pointers and positions are valid until the next change.
 type rangeMap struct {
 	lists  [][]Range // none is empty
 	count  int
@@ -29,7 +29,7 @@ func (m *rangeMap) len() int {
 	return m.count
 }
 
-// bytes returns how many bytes the ranges have.
+// bytes returns the sum of the lengths of the ranges.
 func (m *rangeMap) bytes() int64 {
 	if m == nil {
 		return 0
@@ -71,7 +71,7 @@ func (m *rangeMap) next(p rangePos) rangePos {
 	return p
 }
 
-// before returns the place before p; false before the first.
+// before returns the position before p; false before the first.
 func (m *rangeMap) before(p rangePos) (rangePos, bool) {
 	switch {
 	case p.index > 0:
@@ -98,13 +98,13 @@ func (m *rangeMap) all() iter.Seq[Range] {
 	}
 }
 
-// meets reports whether a range has bytes of [off, end).
+// meets reports whether a range overlaps [off, end).
 func (m *rangeMap) meets(off, end int64) bool {
 	r := m.at(m.find(off))
 	return r != nil && r.Off < end
 }
 
-// cover reports whether ranges have all bytes of [off, end).
+// cover reports whether ranges cover all of [off, end).
 func (m *rangeMap) cover(off, end int64) bool {
 	for p := m.find(off); off < end; p = m.next(p) {
 		r := m.at(p)
@@ -116,8 +116,8 @@ func (m *rangeMap) cover(off, end int64) bool {
 	return true
 }
 
-// set enters a range, in place of what is there, joined to its neighbours if they
-// are of the same bytes.
+// set adds a range, which replaces what ranges had there, and joins it to neighbours that it
+// continues.
 func (m *rangeMap) set(r Range) {
 	m.drop(r.Off, r.End())
 	p := m.find(r.Off)
@@ -132,12 +132,12 @@ func (m *rangeMap) set(r Range) {
 	m.insert(p, r)
 }
 
-// goesOn reports whether next goes on where r ends, in the same place.
+// goesOn reports whether next continues r, in the same partition.
 func goesOn(r, next *Range) bool {
-	return r.End() == next.Off && r.Place == next.Place && r.Cut == next.Cut
+	return r.End() == next.Off && r.Partition == next.Partition && r.Cut == next.Cut
 }
 
-// drop removes what the ranges have of [off, end).
+// drop removes [off, end) from the ranges.
 func (m *rangeMap) drop(off, end int64) {
 	for p := m.find(off); ; {
 		r := m.at(p)
@@ -164,16 +164,16 @@ func (m *rangeMap) drop(off, end int64) {
 	}
 }
 
-// resize puts r in the place of the range at p, of which it is a part.
+// resize replaces the range at p by r, a part of it.
 func (m *rangeMap) resize(p rangePos, r Range) {
 	m.placed += r.Len - m.at(p).Len
 	*m.at(p) = r
 }
 
-// push puts r past the last range.
+// push adds r behind the last range.
 func (m *rangeMap) push(r Range) { m.insert(rangePos{len(m.lists), 0}, r) }
 
-// insert puts r before p.
+// insert inserts r before p.
 func (m *rangeMap) insert(p rangePos, r Range) {
 	m.count++
 	m.placed += r.Len
@@ -182,7 +182,7 @@ func (m *rangeMap) insert(p rangePos, r Range) {
 	}
 	switch {
 	case len(m.lists) == 0, p == rangePos{len(m.lists) - 1, maxRanges}:
-		m.lists = append(m.lists, []Range{r}) // those before stay full
+		m.lists = append(m.lists, []Range{r}) // the lists before stay full
 		return
 	case len(m.lists[p.list]) == maxRanges:
 		p = m.split(p)
@@ -190,7 +190,7 @@ func (m *rangeMap) insert(p rangePos, r Range) {
 	m.lists[p.list] = slices.Insert(m.lists[p.list], p.index, r)
 }
 
-// split makes two lists of the full one that p lies in, and returns where p is now.
+// split divides the full list that p lies in, and returns the new position of p.
 func (m *rangeMap) split(p rangePos) rangePos {
 	const half = maxRanges / 2
 	list := m.lists[p.list]
@@ -202,7 +202,7 @@ func (m *rangeMap) split(p rangePos) rangePos {
 	return p
 }
 
-// remove takes out the range at p and returns where the next one is.
+// remove removes the range at p and returns the position of the next one.
 func (m *rangeMap) remove(p rangePos) rangePos {
 	m.count--
 	m.placed -= m.at(p).Len

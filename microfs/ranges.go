@@ -10,55 +10,56 @@ import (
 	"nvmecr/oplog"
 )
 
-// A file of a file system that was formatted with FormatOptions.Ranges may have bytes in
-// other partitions. Its ranges say which bytes, and lie over the file's own extents: at a
-// byte of a range what the file itself has does not count. They go by bytes, extents by
-// hugeblocks; a hugeblock is freed as soon as ranges have all that was written of it.
+// In a file system that was formatted with FormatOptions.Ranges, a file may have bytes in other
+// partitions. The ranges of the file say which bytes. They lie over the extents of the file: inside
+// a range, the file's own data does not count. Ranges count in bytes, extents in hugeblocks. A
+// hugeblock is freed as soon as ranges cover all its written bytes.
 //
-// Every operation that takes a range away leaves zeros, own bytes or another range in its
-// place, and never what the file itself had there before: a write takes the ranges of the
-// bytes it writes with the same log group, a truncation and a punch drop the own bytes, too.
+// Every operation that removes a range puts zeros, own bytes or another range in its place, never
+// the data that the file itself had there before. A write removes the ranges of its bytes with the
+// same log group. A truncation and a punch drop the file's own data, too.
 
-// A Range is a part of a file whose bytes another partition has. Place and Cut are the
-// caller's; ranges that differ in one of them are never joined.
+// A Range is a part of a file whose bytes are in another partition. The caller chooses Partition
+// and Cut; ranges that differ in one of them are never joined.
 type Range = oplog.Range
 
-// SpanKind says who has the bytes of a Span.
+// SpanKind says where the bytes of a Span are stored.
 type SpanKind uint8
 
 // The kinds of spans.
 const (
-	SpanHole   SpanKind = iota // nobody: they are zeros
-	SpanOwn                    // the file itself: ReadAt reads them
-	SpanPlaced                 // the partition that Range.Place says
+	SpanHole   SpanKind = iota // nowhere: they are zeros
+	SpanOwn                    // in the file itself: ReadAt reads them
+	SpanPlaced                 // in the partition Range.Partition
 )
 
-// A Span is a part of a file, and who has its bytes.
+// A Span is a part of a file that is stored in one way.
 type Span struct {
 	Range
 	Kind SpanKind
 }
 
-// RemoteRangeError is the error of a read that meets a range. It unwraps to EIO.
+// RemoteRangeError is the error of a read of bytes that are in another partition. It unwraps to
+// EIO.
 type RemoteRangeError struct {
 	Ino   Ino
 	Range Range
 }
 
-// Error names file, range and place.
+// Error names the inode, the bytes and the partition.
 func (e *RemoteRangeError) Error() string {
 	return fmt.Sprintf("bytes %d to %d of inode %d are not in this partition but in that of place %d",
-		e.Range.Off, e.Range.End()-1, e.Ino, e.Range.Place)
+		e.Range.Off, e.Range.End()-1, e.Ino, e.Range.Partition)
 }
 
 // Unwrap returns EIO.
 func (e *RemoteRangeError) Unwrap() error { return syscall.EIO }
 
-// MapRanges says of ranges of the file, in turn, that other partitions have the bytes. What
-// the file has there itself is freed. The file is at least size bytes long then, of which
-// no range is behind, and was changed at mtime. A crash leaves all of this or none if the ranges
-// fit one log record (oplog.MostRanges); else it may leave the first ones, of some records.
-// The attributes changed when the bytes did, unless something changed them later.
+// MapRanges says that other partitions have the bytes of ranges, which apply in this order. The
+// file's own data there is freed. Then the file is at least size bytes long, and its modification
+// time is mtime. No range may end behind size. After a crash all ranges are there or none if they
+// fit one log record (oplog.MaxRanges); else the ranges of the first records may be there. If
+// something has changed the attributes later than mtime, they stay.
 //
 // EBADF, EINVAL, EFBIG, ErrNoNames (then nothing has changed), EIO; EOPNOTSUPP on a file system that
 // was formatted without ranges.
@@ -87,8 +88,8 @@ func (f *File) MapRanges(ranges []Range, size int64, mtime time.Time) error {
 	return fs.mapRanges(in, ranges, max(size, in.size), mtime.UnixNano())
 }
 
-// mapRanges logs as many records as it takes. All but the last make the file no longer
-// than their own ranges do.
+// mapRanges logs as many records as necessary. All records but the last make the file only as long
+// as their own ranges.
 func (fs *FS) mapRanges(in *inode, ranges []Range, size, mtime int64) error {
 	for {
 		part := ranges[:min(len(ranges), oplog.MaxRanges)]
@@ -108,7 +109,7 @@ func (fs *FS) mapRanges(in *inode, ranges []Range, size, mtime int64) error {
 	}
 }
 
-// within reports whether ranges have bytes, all of them before size.
+// within reports whether all ranges are valid and end before size.
 func within(ranges []Range, size int64) bool {
 	for i := range ranges {
 		if r := &ranges[i]; r.Off < 0 || r.Len <= 0 || r.Off > size-r.Len {
@@ -118,7 +119,7 @@ func within(ranges []Range, size int64) bool {
 	return true
 }
 
-// end returns where the last of some ranges ends.
+// end returns the largest end of some ranges.
 func end(ranges []Range) (end int64) {
 	for i := range ranges {
 		end = max(end, ranges[i].End())
@@ -126,9 +127,9 @@ func end(ranges []Range) (end int64) {
 	return end
 }
 
-// Ranges appends to dst what the file has from off to off+n, or to its end: spans in order,
-// without gaps. It ends after most spans. EBADF, EINVAL.
-func (f *File) Ranges(off, n int64, most int, dst []Span) ([]Span, error) {
+// Ranges appends to dst the spans of the file from off to off+n, or to its end: in order, without
+// gaps, at most limit of them. EBADF, EINVAL.
+func (f *File) Ranges(off, n int64, limit int, dst []Span) ([]Span, error) {
 	if err := f.use(); err != nil {
 		return dst, err
 	}
@@ -137,7 +138,7 @@ func (f *File) Ranges(off, n int64, most int, dst []Span) ([]Span, error) {
 		return dst, syscall.EINVAL
 	}
 	size := f.in.size
-	for end := off + min(n, max(0, size-off)); off < end && most > 0; most-- {
+	for end := off + min(n, max(0, size-off)); off < end && limit > 0; limit-- {
 		s := f.in.spanAt(f.fs.g, off, end)
 		dst = append(dst, s)
 		off = s.End()
@@ -145,14 +146,14 @@ func (f *File) Ranges(off, n int64, most int, dst []Span) ([]Span, error) {
 	return dst, nil
 }
 
-// spanAt returns the span that begins at off. It ends where something else begins, at end
-// at the latest.
+// spanAt returns the span that begins at off. It ends where another span begins, and at end at the
+// latest.
 func (in *inode) spanAt(g *geometry, off, end int64) Span {
 	s := Span{Range: Range{Off: off}}
 	r := in.ranges.at(in.ranges.find(off))
 	switch {
 	case r != nil && r.Off <= off:
-		s.Kind, s.Place, s.Cut = SpanPlaced, r.Place, r.Cut
+		s.Kind, s.Partition, s.Cut = SpanPlaced, r.Partition, r.Cut
 		end = min(end, r.End())
 	default:
 		if r != nil {
@@ -172,7 +173,7 @@ func (in *inode) spanAt(g *geometry, off, end int64) Span {
 	return s
 }
 
-// remoteRange returns an error if ranges have bytes of [off, end).
+// remoteRange returns an error if a range overlaps [off, end).
 func (in *inode) remoteRange(off, end int64) error {
 	if r := in.ranges.at(in.ranges.find(off)); off >= 0 && r != nil && r.Off < min(end, in.size) {
 		return &RemoteRangeError{Ino: in.ino, Range: *r}
@@ -181,8 +182,8 @@ func (in *inode) remoteRange(off, end int64) error {
 }
 
 // EachRange calls visit for every file that has ranges, with a copy of them, in order of inode
-// numbers. Files without a name that are still open are among them. Other calls may
-// change the file system meanwhile, and visit may make some. The error is visit's.
+// numbers. These include open files without a name. Other calls may change the file system
+// meanwhile, also calls by visit. The error is that of visit.
 func (fs *FS) EachRange(visit func(file Attr, ranges []Range) error) error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -206,7 +207,7 @@ func (fs *FS) EachRange(visit func(file Attr, ranges []Range) error) error {
 	return nil
 }
 
-// rangesOf returns the ranges of a file, none if there is no such file any more.
+// rangesOf returns the ranges of a file, none if the file does not exist any more.
 func (fs *FS) rangesOf(ino Ino) (file Attr, ranges []Range, err error) {
 	if err := fs.enter(); err != nil {
 		return file, nil, err
@@ -219,7 +220,7 @@ func (fs *FS) rangesOf(ino Ino) (file Attr, ranges []Range, err error) {
 	return in.attr(fs.g), slices.AppendSeq(make([]Range, 0, in.ranges.len()), in.ranges.all()), nil
 }
 
-// applyMapRange maps what a MapRange record says.
+// applyMapRange adds the ranges of a MapRange record.
 func (in *inode) applyMapRange(g *geometry, r *oplog.Record, free func(run)) error {
 	size := max(in.size, int64(min(r.Size, g.maxFileSize())))
 	if !g.ranges || r.Size > g.maxFileSize() || !within(r.Ranges, size) {
@@ -234,7 +235,7 @@ func (in *inode) applyMapRange(g *geometry, r *oplog.Record, free func(run)) err
 	return nil
 }
 
-// addRanges returns the ranges of the inode, to add to them.
+// addRanges returns the ranges of the inode, and makes an empty map if there is none.
 func (in *inode) addRanges() *rangeMap {
 	if in.ranges == nil {
 		in.ranges = &rangeMap{}
@@ -242,7 +243,7 @@ func (in *inode) addRanges() *rangeMap {
 	return in.ranges
 }
 
-// freeUnder unmaps the hugeblocks under r of which ranges have all that was written.
+// freeUnder unmaps the hugeblocks under r whose written bytes ranges cover.
 func (in *inode) freeUnder(g *geometry, r *Range, free func(run)) {
 	first, behind := g.touched(r.Off, r.End())
 	if !in.under(g, first) {
@@ -256,8 +257,8 @@ func (in *inode) freeUnder(g *geometry, r *Range, free func(run)) {
 	}
 }
 
-// under reports whether ranges have all that was written of hugeblock h; where nothing was
-// written, all of it.
+// under reports whether ranges cover all written bytes of hugeblock h; if none was written, the
+// whole hugeblock.
 func (in *inode) under(g *geometry, h Hugeblock) bool {
 	n := g.hugeblock
 	if x := in.extents.lookup(h); x != nil && !x.reserved() {
@@ -267,7 +268,7 @@ func (in *inode) under(g *geometry, h Hugeblock) bool {
 	return in.ranges.cover(start, start+int64(n))
 }
 
-// applyDropRange drops what a DropRange record says.
+// applyDropRange removes the range of a DropRange record.
 func (in *inode) applyDropRange(g *geometry, r *oplog.Record) error {
 	if limit := g.maxFileSize(); !g.ranges || r.Offset > limit || r.Length > limit-r.Offset {
 		return fmt.Errorf("inode %d: ranges of %d bytes from %d on cannot be dropped: %w", in.ino, r.Length, r.Offset, oplog.ErrRecord)
@@ -277,13 +278,13 @@ func (in *inode) applyDropRange(g *geometry, r *oplog.Record) error {
 	return nil
 }
 
-// dropRange returns the record that takes the bytes [off, end) from ranges.
+// dropRange returns the record that removes [off, end) from ranges.
 func (in *inode) dropRange(off, end int64) oplog.Record {
 	return oplog.Record{Type: oplog.DropRange, Ino: uint64(in.ino), Time: now(), Offset: uint64(off), Length: uint64(end - off)}
 }
 
-// placedFrom returns the first hugeblocks from h on that ranges have as a whole, none if
-// there are none before behind.
+// placedFrom returns the first run of hugeblocks in [h, behind) that ranges cover as a whole; it is
+// empty if there is none.
 func (in *inode) placedFrom(g *geometry, h, behind Hugeblock) run {
 	m, start := in.ranges, int64(nvmf.Bytes(h)*g.hugeblock)
 	for p := m.find(start); m.at(p) != nil; {

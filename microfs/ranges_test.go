@@ -194,7 +194,7 @@ func joinSpans(spans []Span) (list []Span) {
 	return list
 }
 
-// TestRangesAreData: where calls ask for data or room, a range is data.
+// TestRangesAreData: where calls ask for data or space, a range is data.
 func TestRangesAreData(t *testing.T) {
 	_, fs, f := withRanges(t)
 	const hb = 32 << 10
@@ -215,7 +215,7 @@ func TestRangesAreData(t *testing.T) {
 	}
 	before := fs.available()
 	require.NoError(t, f.Allocate(0, 8*hb, true))
-	require.EqualValues(t, 5, before-fs.available(), "what ranges have as a whole takes no room")
+	require.EqualValues(t, 5, before-fs.available(), "what ranges have as a whole takes no space")
 	require.NoError(t, f.MapRanges([]Range{rangeOf(0, 8*hb, 1, 0)}, 0, time.Now()))
 	require.Equal(t, before, fs.available(), "what was reserved under a range is free")
 
@@ -410,9 +410,9 @@ func TestRangesInParts(t *testing.T) {
 	require.Len(t, seen, 5, "none, one record to three, and all")
 }
 
-// TestRangesNoRoom: ranges that the state has no room for are refused as a whole, and go in
+// TestRangesWithoutSpace: ranges that the state has no space for are refused as a whole, and go in
 // once others are gone.
-func TestRangesNoRoom(t *testing.T) {
+func TestRangesWithoutSpace(t *testing.T) {
 	_, fs, f := withRanges(t)
 	var ranges []Range
 	for i := range int64(oplog.MaxRanges) {
@@ -430,7 +430,7 @@ func TestRangesNoRoom(t *testing.T) {
 		}
 	}
 	require.Greater(t, n, 10)
-	require.NoError(t, fs.Checkpoint(), "there is room for what was taken")
+	require.NoError(t, fs.Checkpoint(), "there is space for what was taken")
 	require.NoError(t, fs.Unlink(RootIno, "g0"))
 	require.NoError(t, fs.Unlink(RootIno, "g1"))
 	require.NoError(t, f.MapRanges(ranges, 1000, time.Now()))

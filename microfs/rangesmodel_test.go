@@ -6,10 +6,10 @@ import (
 )
 
 // whoseOf says in a byte of a model which partition has a byte; 0 is the file itself.
-func whoseOf(r *Range) byte { return byte(1 + r.Place<<4 + r.Cut) }
+func whoseOf(r *Range) byte { return byte(1 + r.Partition<<4 + r.Cut) }
 
 func rangeOf(off, n int64, place, cut uint32) Range {
-	return Range{Off: off, Len: n, Place: place, Cut: cut}
+	return Range{Off: off, Len: n, Partition: place, Cut: cut}
 }
 
 // resize makes the file that long.
@@ -88,7 +88,7 @@ func (g *generator) mapRanges(file string) op {
 	var end int64
 	off, stride := int64(g.r.IntN(len(n.data)+5000)), int64(1+g.r.IntN(9000))
 	for range 1 + g.r.IntN(8) {
-		r := Range{Off: off, Len: 1 + int64(g.r.IntN(6000)), Place: uint32(g.r.IntN(3)), Cut: uint32(g.r.IntN(2))}
+		r := Range{Off: off, Len: 1 + int64(g.r.IntN(6000)), Partition: uint32(g.r.IntN(3)), Cut: uint32(g.r.IntN(2))}
 		switch g.r.IntN(4) {
 		case 0:
 			r.Len = 1 + int64(g.r.IntN(100_000))

@@ -11,9 +11,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// readAt reads into bufs from off, straight into them except for the rest of
-// the units that the range begins and ends in: a unit is read whole, because
-// only a whole unit can be verified. Others have the lock between its groups.
+// readAt reads into bufs from off. The device writes directly into bufs, except for units that the
+// range begins or ends in: only a whole unit can be verified, so these are read into a bounce
+// buffer. Other goroutines get the lock between groups of commands.
 func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
@@ -28,7 +28,8 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	return int(int64(pos) - off), err
 }
 
-// readFrom reads [pos, end) to the cursor, and returns how far it came.
+// readFrom reads [pos, end) into the buffers of the cursor, and returns the end of what it has
+// read.
 func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	cur := &fs.io.cur
 	for pos < end {
@@ -50,7 +51,7 @@ func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 		if err := fs.yield(); err != nil {
 			return pos, err
 		}
-		end = min(end, nvmf.Bytes(in.size)) // it may have been cut
+		end = min(end, nvmf.Bytes(in.size)) // the file may have been truncated
 		if err := in.remoteRange(int64(pos), int64(end)); err != nil {
 			return pos, err
 		}
@@ -58,10 +59,10 @@ func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	return pos, nil
 }
 
-// readRange is a part of an extent being read: units from start to end.
+// readRange is a part of an extent that is read: whole units from start to end.
 type readRange struct {
 	x           *extent
-	start, end  nvmf.Bytes // in the extent; end is a unit's or the covered end
+	start, end  nvmf.Bytes // in the extent; end is a unit boundary or the covered end
 	first, last int        // commands
 }
 
@@ -116,8 +117,8 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 	return pos, err
 }
 
-// receive waits for the commands of a readRange in turn and verifies each while
-// the next ones arrive.
+// receive waits for the commands of a readRange in turn, and verifies each while the next ones are
+// in flight.
 func (fs *FS) receive(in *inode, st *readRange) error {
 	g, s := fs.g, &fs.io
 	unit := int(st.start / g.unit)
@@ -144,7 +145,7 @@ func (fs *FS) receive(in *inode, st *readRange) error {
 					continue
 				}
 				if crc != in.extents.sums.get(st.x.unit(g, unit)) && err == nil {
-					err = fs.damage(in, st.x, unit)
+					err = fs.receiveOther(in, st, unit)
 				}
 				unit, crc, at = unit+1, 0, 0
 			}
@@ -153,8 +154,8 @@ func (fs *FS) receive(in *inode, st *readRange) error {
 	return err
 }
 
-// unreadable names the file and the bytes that a read of an extent was refused
-// for, if that is what err says.
+// unreadable adds the file and its bytes to err if err says that the device could not read an
+// extent.
 func (fs *FS) unreadable(in *inode, x *extent, c *nvmf.Command, err error) error {
 	if !unreadable(err) {
 		return err
@@ -178,12 +179,12 @@ func (fs *FS) damage(in *inode, x *extent, unit int) error {
 	return e
 }
 
-// reportDamage logs which bytes of which file are lost. A read-only mount may find
-// other bytes because the writer has freed hugeblocks of the file since the mount, and
-// used them again. That is no damage: the error is ESTALE, and nothing is logged.
+// reportDamage logs which bytes of which file are lost. A read-only mount may find other bytes if
+// the writer has freed hugeblocks of the file since the mount and used them again. That is no
+// damage: the error is ESTALE, and nothing is logged.
 func (fs *FS) reportDamage(err error) error {
 	if err == nil {
-		return nil // before damage, which takes memory
+		return nil // before damage is declared, which allocates
 	}
 	var damage *DamageError
 	if !errors.As(err, &damage) {
@@ -205,9 +206,9 @@ func (c *cursor) zero(n nvmf.Bytes) {
 	}
 }
 
-// readExtent reads verified bytes [start, start+len(buf)) of an extent into
-// buf; start is a unit's and the end a unit's or the covered end. It does not
-// touch the scratch, and allocates where the end is no LBA's.
+// readExtent reads verified bytes [start, start+len(buf)) of an extent into buf. start is a unit
+// boundary, and the end is a unit boundary or the covered end. readExtent does not use the scratch,
+// and allocates if the end is no LBA boundary.
 func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) error {
 	g := fs.g
 	want := nvmf.Bytes(len(buf)).AlignUp(g.lba)
@@ -235,15 +236,24 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 	for unit := int(start / g.unit); len(buf) > 0; unit++ {
 		n := min(len(buf), int(g.unit))
 		if crc64.Checksum(buf[:n]) != in.extents.sums.get(x.unit(g, unit)) {
-			return fs.reportDamage(fs.damage(in, x, unit))
+			good, err := fs.otherUnit(in, x, unit)
+			if lost(err) {
+				if err = fs.reconnect(err); err == nil {
+					return fs.readExtent(in, x, nvmf.Bytes(unit)*g.unit, buf)
+				}
+			}
+			if err != nil {
+				return fs.reportDamage(err)
+			}
+			copy(buf, good)
 		}
 		buf = buf[n:]
 	}
 	return nil
 }
 
-// coveredTail returns the covered bytes of the LBA that the covered end of
-// x's last hugeblock h lies in; empty if it ends on a boundary.
+// coveredTail returns the covered bytes of the LBA that has the covered end of x's last hugeblock
+// h; none if that is an LBA boundary.
 func (fs *FS) coveredTail(in *inode, x *extent, h Hugeblock, covered nvmf.Bytes) ([]byte, error) {
 	g := fs.g
 	n := covered % g.lba

@@ -46,7 +46,7 @@ func TestReadAheadRoundTrips(t *testing.T) {
 		advice int
 		random bool
 		piece  int
-		most   int
+		limit  int
 	}{
 		{"in sequence", unix.FADV_NORMAL, false, 4096, 18}, // 256, 512 KiB, then a MiB each
 		{"in sequence, larger pieces", unix.FADV_NORMAL, false, 32 << 10, 18},
@@ -75,8 +75,67 @@ func TestReadAheadRoundTrips(t *testing.T) {
 				}
 				require.LessOrEqual(t, moved, nvmf.Bytes(2*len(scatter))*fs.g.unit, "reads that do not go on read more than a unit")
 			}
-			require.LessOrEqual(t, trips, c.most)
+			require.LessOrEqual(t, trips, c.limit)
 		})
+	}
+}
+
+// TestReadAheadOfWriter: who reads and overwrites a block goes to the device once for what is in it.
+func TestReadAheadOfWriter(t *testing.T) {
+	const (
+		size   = 40_000
+		rounds = 100
+		writes = rounds // data and log go out together
+	)
+	for _, c := range []struct {
+		name  string
+		at    func(i int) int64 // of write number i
+		read  int64
+		trips int
+	}{
+		{"the same block", func(i int) int64 { return 33_000 + int64(i) }, 32 << 10, 1},
+		{"the end", func(i int) int64 { return size + int64(4*i) }, 32 << 10, 1},
+		{"across the start of the block", func(int) int64 { return 32<<10 - 2 }, 33_000, 2*rounds + 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fs, hook := onHooked(t, 64*nvmf.MiB, Options{})
+			f := openRW(t, fs, "f")
+			want, got := pattern(size, 5), make([]byte, 8192)
+			_, err := f.WriteAt([][]byte{want}, 0)
+			require.NoError(t, err)
+			require.NoError(t, f.Advise(0, 0, unix.FADV_RANDOM))
+			trips := 0
+			hook.set(func(nvmf.Bytes) { trips++ })
+			for i := range rounds {
+				text := []byte{byte(i), 2, 3, byte(i)}
+				want = append(want, make([]byte, max(0, int(c.at(i))+len(text)-len(want)))...)
+				copy(want[c.at(i):], text)
+				_, err := f.WriteAt([][]byte{text[:1], text[1:]}, c.at(i))
+				require.NoError(t, err)
+				n, err := f.ReadAt([][]byte{got}, c.read)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want[c.read:min(int(c.read)+len(got), len(want))], got[:n]), "round %d", i)
+			}
+			require.LessOrEqual(t, trips, writes+c.trips)
+		})
+	}
+}
+
+// TestReadAheadOfTwoWriters: an overwrite leaves what another open file has changed beside it.
+func TestReadAheadOfTwoWriters(t *testing.T) {
+	fs, _ := onHooked(t, 64*nvmf.MiB, Options{})
+	f, other := openRW(t, fs, "f"), openRW(t, fs, "f")
+	want, got := pattern(20_000, 5), make([]byte, 20_000)
+	_, err := f.WriteAt([][]byte{want}, 0)
+	require.NoError(t, err)
+	for i, w := range []*File{f, other, f, f, other, other, f} {
+		text := []byte{byte(i), 1, 2, byte(i)}
+		copy(want[1000*i:], text)
+		_, err := w.WriteAt([][]byte{text}, int64(1000*i))
+		require.NoError(t, err)
+		_, err = f.ReadAt([][]byte{got}, 0)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got), "write %d", i)
 	}
 }
 

@@ -7,14 +7,14 @@ import "time"
 type aheadPool struct {
 	owners  []*File
 	spare   [][]byte // returned, for the next file
-	idle    bool     // no file has taken a buffer since the timer ran
+	idle    bool     // no file has used a buffer since the timer ran
 	timer   *time.Timer
 	ticking bool
 	one     [1][]byte
 }
 
-// takeBuffer reports whether the open file has a buffer; it takes one if it has none
-// and one is free.
+// takeBuffer reports whether the open file has a buffer. If it has none, takeBuffer takes one if
+// one is free.
 func (f *File) takeBuffer() bool {
 	a, p := &f.ahead, &f.fs.ahead
 	if a.buffer != nil {
@@ -35,7 +35,7 @@ func (f *File) takeBuffer() bool {
 	return true
 }
 
-// dropBuffer discards the data that was read ahead, and returns the buffer.
+// dropBuffer discards the data that was read ahead, and returns the buffer to the pool.
 func (f *File) dropBuffer() {
 	a, p := &f.ahead, &f.fs.ahead
 	a.data, a.window = nil, 0
@@ -54,7 +54,7 @@ func (f *File) dropBuffer() {
 	}
 }
 
-// tick starts the timer that looks for idle buffers.
+// tick starts the timer that looks for unused buffers.
 func (p *aheadPool) tick(fs *FS) {
 	switch {
 	case p.ticking:
@@ -66,7 +66,7 @@ func (p *aheadPool) tick(fs *FS) {
 	p.ticking = true
 }
 
-// dropIdle takes the buffers back from files that have not read since it ran last.
+// dropIdle takes the buffers from files that have not read since the timer ran last.
 func (fs *FS) dropIdle() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
 )
 
 // TestReaderBesideWriter mounts read-only again and again while a writer is at
@@ -46,6 +47,53 @@ func TestReaderBesideWriter(t *testing.T) {
 	require.Greater(t, good, 5)
 }
 
+// A reader finds that data of the newest image is not there, since its writer has gone on, and starts over: by then there is
+// another state, and another turn of the log.
+func TestReaderStartsOver(t *testing.T) {
+	for what, rounds := range map[string]int{"another state": 0, "another turn": 2000} {
+		t.Run(what, func(t *testing.T) { readerStartsOver(t, rounds) })
+	}
+}
+
+func readerStartsOver(t *testing.T, rounds int) {
+	dev := memory(t, 64*nvmf.MiB, 4096)
+	seg := Segment{Length: 64 * nvmf.MiB}
+	require.NoError(t, Format(t.Context(), dev, seg, FormatOptions{LogPages: minLogPages}))
+	fs, err := Mount(t.Context(), dev, seg, Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, fs.Unmount()) })
+	for round := range 3 {
+		require.NoError(t, replace(fs, round))
+	}
+	f, err := fs.Open(RootIno, "new", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	data := bytes.Repeat([]byte{0xab}, 52*int(nvmf.KiB))
+	_, err = f.WriteAt([][]byte{data}, 0)
+	require.NoError(t, err)
+
+	var looks hook
+	verified := false
+	looks.set(func(n nvmf.Bytes) {
+		if verified || n != nvmf.Bytes(len(data)) {
+			return
+		}
+		verified = true
+		media := dev.(*memdev.Device).Bytes()
+		media[bytes.Index(media, data)]++
+		for round := range rounds {
+			require.NoError(t, replace(fs, round))
+		}
+		require.NoError(t, fs.Checkpoint())
+	})
+	r, err := Mount(t.Context(), hooked{dev, &looks}, seg, Options{ReadOnly: true})
+	if err == nil {
+		_ = r.Unmount()
+	}
+	require.True(t, verified)
+	require.True(t, MovedOn(err), "%v", err)
+	require.NoError(t, f.Close())
+}
+
 // rewrite keeps replacing files; file i of round r holds bytes of value r.
 func rewrite(fs *FS, stop chan struct{}) error {
 	for round := 0; ; round++ {
@@ -54,21 +102,26 @@ func rewrite(fs *FS, stop chan struct{}) error {
 			return nil
 		default:
 		}
-		name := fmt.Sprintf("f%d", round%8)
-		f, err := fs.Open(RootIno, name+".new", unix.O_CREAT|unix.O_WRONLY, 0o600)
-		if err != nil {
-			return err
-		}
-		chunk := bytes.Repeat([]byte{byte(round)}, 50000)
-		for i := range 10 {
-			if _, err := f.WriteAt([][]byte{chunk}, int64(i*len(chunk))); err != nil {
-				return err
-			}
-		}
-		if err := firstError(f.Close(), fs.Rename(RootIno, name+".new", RootIno, name, 0)); err != nil {
+		if err := replace(fs, round); err != nil {
 			return err
 		}
 	}
+}
+
+// replace replaces the file of a round.
+func replace(fs *FS, round int) error {
+	name := fmt.Sprintf("f%d", round%8)
+	f, err := fs.Open(RootIno, name+".new", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	chunk := bytes.Repeat([]byte{byte(round)}, 50000)
+	for i := range 10 {
+		if _, err := f.WriteAt([][]byte{chunk}, int64(i*len(chunk))); err != nil {
+			return err
+		}
+	}
+	return firstError(f.Close(), fs.Rename(RootIno, name+".new", RootIno, name, 0))
 }
 
 // readAll reads every complete file; ok is false if the mount or a read found

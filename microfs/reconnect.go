@@ -12,19 +12,18 @@ import (
 	"nvmecr/oplog"
 )
 
-// lost reports whether an operation is worth repeating after a reconnection.
+// lost reports whether an operation should be repeated after a reconnection.
 func lost(err error) bool {
 	if err == nil {
-		return false // what follows allocates
+		return false // the rest allocates
 	}
 	var broken *brokenError
 	return errors.Is(err, nvmf.ErrConnectionLost) && !errors.As(err, &broken)
 }
 
-// recoverFrom is called with the outcome of a group that did not settle. It
-// drops the group; after a lost connection it reconnects, after a conflict it
-// reserves, and returns nil: the operation is to be repeated. Other errors come
-// back as they are.
+// recoverFrom handles a group that did not settle. It drops the group. After a lost connection it
+// reconnects, after a reservation conflict it reserves, and returns nil: the operation is to be
+// repeated. Other errors are returned as they are.
 func (fs *FS) recoverFrom(err error) error {
 	if err == nil {
 		return nil
@@ -37,13 +36,13 @@ func (fs *FS) recoverFrom(err error) error {
 	return fs.reconnect(err)
 }
 
-// maxConflicts is how often in a row a reservation may be lost again before
-// the file system gives up.
+// maxConflicts is how many commands in a row may have a reservation conflict before the file system
+// gives up.
 const maxConflicts = 8
 
-// resolveConflict returns nil if err was a reservation conflict and the namespace is
-// reserved for this run again: a target that was restarted had lost the reservation.
-// Where a later run has the namespace, the file system goes out of service.
+// resolveConflict returns nil if err was a reservation conflict and the namespace is reserved for
+// this run again: a restarted target has lost the reservation. If a later run has reserved the
+// namespace, the file system goes out of service.
 func (fs *FS) resolveConflict(err error) error {
 	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil || fs.broken != nil {
 		return err
@@ -61,8 +60,8 @@ func (fs *FS) resolveConflict(err error) error {
 	return nil
 }
 
-// reacquire makes the reservation again and checks the claim, after a reconnection
-// or a reservation conflict.
+// reacquire reserves the namespace again and checks the claim, after a reconnection or a
+// reservation conflict.
 func (fs *FS) reacquire(ctx context.Context) error {
 	if fs.opts.Reserve != nil {
 		if err := fs.opts.Reserve(ctx); err != nil {
@@ -72,9 +71,9 @@ func (fs *FS) reacquire(ctx context.Context) error {
 	return fs.checkClaim()
 }
 
-// reconnect resets the queue after the error cause, and checks that the namespace
-// still belongs to this run and holds all settled data. An operation waits at most
-// Options.Timeout for the target, from the moment that it stopped answering.
+// reconnect resets the queue after the error cause, and checks that the namespace still belongs to
+// this run and holds all settled data. An operation waits for the target at most Options.Timeout,
+// counted from the moment that the target stopped answering.
 func (fs *FS) reconnect(cause error) error {
 	if fs.silentSince.IsZero() {
 		fs.silentSince = time.Now()
@@ -112,14 +111,14 @@ func (fs *FS) reconnect(cause error) error {
 	}
 }
 
-// Pauses between attempts, where the target is lost again meanwhile.
+// Pauses between attempts while the target is lost again and again.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
 )
 
-// unavailable reports whether Reserve failed because the target was lost again, or
-// does not serve the namespace yet: Reserve itself does not wait for the target.
+// unavailable reports whether Reserve failed because the target was lost again, or does not serve
+// the namespace yet. Reserve itself does not wait for the target.
 func unavailable(err error) bool {
 	for _, e := range []error{nvmf.ErrUnreachable, nvmf.ErrHostRefused, nvmf.ErrNoSubsystem, nvmf.ErrNoNamespace} {
 		if errors.Is(err, e) {
@@ -129,7 +128,7 @@ func unavailable(err error) bool {
 	return lost(err)
 }
 
-// errPowerLost: the volatile write cache was lost, with acknowledged data in it.
+// errPowerLost: the volatile write cache has lost acknowledged data.
 var errPowerLost = errors.New("the target lost what was not flushed, as when its power fails")
 
 // checkCommitted checks that the device still holds all settled data: the last log

@@ -46,7 +46,7 @@ func TestRefusedRollover(t *testing.T) {
 		t.Run(fmt.Sprintf("checkpoint %v", checkpoint), func(t *testing.T) {
 			c, fs := mounted(t, variants[0])
 			f := openNew(t, fs, "f")
-			for i := range 50 { // a page with too little room for what follows
+			for i := range 50 { // a page with too little space for what follows
 				require.NoError(t, fs.Mkdir(RootIno, fmt.Sprintf("d%d", i), 0o700))
 			}
 			c.dev.FailAt(nvmf.Write, 1, writeFault)

@@ -8,16 +8,15 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Repair repairs what Check reports as Repairable or Note. It mounts seg for writing,
-// which writes damaged copies again and drops files that were open without a name. It
-// drops inodes that no path leads to, corrects counts that contradict the names, and
-// writes the result as a new state checkpoint, so that every structure has both copies
-// again. Where a structure is lost that a mount needs, Repair changes nothing and
-// fails as Mount does. It never drops a file that a path leads to. done lists what it
-// did.
+// Repair repairs what Check reports as Repairable or Note. It mounts seg for writing, which writes
+// damaged copies again and drops files that were open without a name. It drops inodes that no path
+// leads to, corrects counts that contradict the names, and writes the result as a new state
+// checkpoint, so that every structure has both copies again. If a structure that a mount needs is
+// lost, Repair changes nothing and fails as Mount does. It never drops a file that a path leads to.
+// done lists the changes.
 //
-// Repair claims the partition like any other mount for writing. One whose process was killed is not released at the
-// end: somebody may have to look yet for what that process left behind.
+// Repair claims the partition like any other mount for writing. If the last holder was killed,
+// Repair does not release the claim: the index may still have to adopt files of that process.
 func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (done []string, err error) {
 	logf := opts.Logf
 	opts.ReadOnly, opts.repair = false, true
@@ -48,8 +47,8 @@ func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (do
 	return done, err
 }
 
-// repairSuperblocks makes both copies the one that was mounted by. A mount writes
-// again only what is damaged.
+// repairSuperblocks makes both copies equal to the mounted one. A mount repairs only damaged
+// copies.
 func (fs *FS) repairSuperblocks() error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -58,7 +57,7 @@ func (fs *FS) repairSuperblocks() error {
 	for i, at := range fs.g.seg.superblocks() {
 		err := fs.readBlocks(fs.g.lbaOf(at), got)
 		if err != nil || bytes.Equal(got, want) {
-			continue // what cannot be read was written again, or cannot be
+			continue // a copy that cannot be read was written by the mount, or cannot be
 		}
 		if err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
 			return err
@@ -68,9 +67,9 @@ func (fs *FS) repairSuperblocks() error {
 	return nil
 }
 
-// repair drops what no path leads to and corrects what is counted, so that the
-// records of the log find a tree that makes sense. Inodes without a path stay
-// as files that were open without a name do: records may still name them.
+// repair drops inodes without a path and corrects counts, so that the records of the log find a
+// consistent tree. The inodes stay, like files that are open without a name, until the end of the
+// log, since records may name them.
 func (t *tree) repair(logf func(format string, args ...any)) {
 	up := t.reachable()
 	var lost []entry

@@ -6,14 +6,13 @@ import (
 	"nvmecr/oplog"
 )
 
-// retired holds the hugeblocks that had a command in flight when a connection
-// was lost. They are not written for oplog.Quarantine, since that command may
-// still land. Guarded by FS.mu.
+// retired has the hugeblocks that had a command in flight when a connection was lost. They are not
+// written for oplog.Quarantine, since that command may still be executed. Guarded by FS.mu.
 type retired map[Hugeblock]retiredBlock
 
 type retiredBlock struct {
 	since time.Time
-	free  bool // belongs to no file: goes to the pool after oplog.Quarantine
+	free  bool // belongs to no file: returns to the pool after oplog.Quarantine
 }
 
 func (m *retired) add(h Hugeblock, free bool) {
@@ -23,8 +22,8 @@ func (m *retired) add(h Hugeblock, free bool) {
 	(*m)[h] = retiredBlock{time.Now(), free}
 }
 
-// hold reports whether a hugeblock that is being freed is retired. Then expire
-// returns it to the pool, and the caller must not.
+// hold reports whether a hugeblock that is being freed is retired. Then expire returns it to the
+// pool later, and the caller must not.
 func (m retired) hold(h Hugeblock) bool {
 	r, ok := m[h]
 	if !ok {
@@ -39,7 +38,7 @@ func (m retired) hold(h Hugeblock) bool {
 	return true
 }
 
-// expire returns hugeblocks to the pool that were retired for oplog.Quarantine.
+// expire returns hugeblocks to the pool whose oplog.Quarantine is over.
 func (m retired) expire(p *pool) {
 	for h, r := range m {
 		if time.Since(r.since) > oplog.Quarantine {

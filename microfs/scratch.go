@@ -6,44 +6,49 @@ import (
 	"nvmecr/oplog"
 )
 
-// scratch is the memory an operation in progress works in: commands, their
-// scatter/gather lists, checksums, bounce buffers. It is allocated at mount,
-// grows to what operations need and is used again, so that steady I/O
-// allocates nothing. Guarded by FS.mu.
+// scratch is the working memory of the operation in progress: commands, their scatter/gather lists,
+// checksums, bounce buffers. It is allocated at mount, grows when an operation needs more and is
+// used again, so that steady I/O allocates nothing. Guarded by FS.mu.
 type scratch struct {
 	cmds     []nvmf.Command
 	list     []*nvmf.Command // those of cmds in use, in order
-	vec      [][]byte        // what Command.Data points into
+	vec      [][]byte        // backing array of Command.Data
 	crcs     []uint64
 	parts    []piece
-	drop     oplog.Record // of the ranges that a write takes bytes from
+	drop     oplog.Record // removes the ranges whose bytes are written
 	head     []byte       // bounce buffers of one unit for reads
 	end      []byte
-	old      [2][]byte   // hugeblocks being copied by an overwrite
-	taken    []run       // allocated by the operation
-	reserved []Hugeblock // of the file, written where they were allocated before
+	old      oldBlocks
+	taken    []run       // allocated by the operation in progress
+	reserved []Hugeblock // hugeblocks of the file that are written where they were reserved
 	cur      cursor      // in the application's buffers
-	zero     []byte
 	sink     []byte
 }
 
-// maxBatch is the largest atomic write, which a crash leaves whole or not at all, and the
-// largest read in flight at once. With small or scattered hugeblocks it takes
-// several groups; each group fits one log page with all
-// its checksums; maxCommands is what that takes at first.
-const (
-	maxBatch    = 8 * nvmf.MiB
-	maxCommands = 1024
-)
+// oldBlocks has the old content of hugeblocks that are overwritten in part.
+type oldBlocks struct {
+	bufs  [2][]byte
+	known *readAhead // cached content of the file, during a small write
+}
+
+// maxBatch is the largest atomic write, of which a crash leaves all or nothing, and the largest
+// read in flight at once. With small or scattered hugeblocks it takes several groups. Each group
+// fits one log page with all its checksums.
+const maxBatch = 8 * nvmf.MiB
+
+// fewCommands is enough for most operations.
+const fewCommands = 64
+
+// zeroes is read only: the content of a file where nothing was written.
+var zeroes [maxUnit]byte
 
 func (s *scratch) init(g *geometry) {
-	s.cmds = make([]nvmf.Command, maxCommands)
-	s.list = make([]*nvmf.Command, 0, maxCommands)
+	s.cmds = make([]nvmf.Command, fewCommands)
+	s.list = make([]*nvmf.Command, 0, fewCommands)
 	s.vec = make([][]byte, 0, 256)
 	s.crcs = make([]uint64, 0, 512)
 	s.head = make([]byte, g.unit)
 	s.end = make([]byte, g.unit)
-	s.zero = make([]byte, maxUnit)
 	s.sink = make([]byte, blockSize)
 }
 
@@ -55,8 +60,7 @@ func (s *scratch) reset() {
 	s.reserved = s.reserved[:0]
 }
 
-// builder turns a stream of byte slices into commands of at most limit bytes
-// over LBAs that follow each other.
+// builder turns a stream of byte slices into commands of at most limit bytes for consecutive LBAs.
 type builder struct {
 	s     *scratch
 	op    nvmf.Opcode
@@ -85,7 +89,7 @@ func (b *builder) add(p []byte) {
 	}
 }
 
-// fill appends n bytes out of p, again and again.
+// fill appends n bytes, from p repeated.
 func (b *builder) fill(p []byte, n nvmf.Bytes) {
 	for n > 0 {
 		m := min(n, nvmf.Bytes(len(p)))
@@ -116,7 +120,7 @@ func (b *builder) close() {
 	b.cmd, b.left = nil, 0
 }
 
-// summer computes the checksums of units over a stream of slices.
+// summer computes the checksums of the units of a stream of slices.
 type summer struct {
 	unit nvmf.Bytes
 	at   nvmf.Bytes // in the current unit

@@ -7,34 +7,33 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A partition can be made shorter, to make room for others after it. Its superblocks
-// keep the length that it was formatted with; the present length is in the partition
-// table, and the caller passes it to Mount. So the partition is shorter as soon as the
-// table says so, and not before: after Shrink alone the partition can still be mounted
-// at its old length.
+// A partition can be made shorter, to make space for others behind it. Its superblocks keep the
+// length that it was formatted with. The present length is in the partition table, and the caller
+// passes it to Mount. So the partition becomes shorter when the table says so: after Shrink alone
+// it can still be mounted with its old length.
 
-// fit makes g the geometry of seg, which may end before the segment that was formatted.
+// fit makes g the geometry of seg, which may be shorter than the formatted segment.
 func (g *geometry) fit(seg Segment, lba nvmf.Bytes) error {
 	if g.seg.Start != seg.Start || g.formatted < seg.Length || g.lba != lba {
 		return fmt.Errorf("superblock of another segment, %v at %v: %w", g.formatted, g.seg.Start, ErrCorrupt)
 	}
 	if seg.Length < g.data+g.hugeblock+blockSize {
-		return fmt.Errorf("superblock of a segment of %v, of which %v have no room for data: %w", g.formatted, seg.Length, ErrCorrupt)
+		return fmt.Errorf("superblock of a segment of %v, of which %v have no space for data: %w", g.formatted, seg.Length, ErrCorrupt)
 	}
 	g.seg = seg
 	g.usable = min(g.blocks, Hugeblock((seg.Length-blockSize-g.data)/g.hugeblock))
 	return nil
 }
 
-// Shrink makes the file system as short as the hugeblocks in use and the free space to
-// be left allow, but not shorter than least. It ends on a multiple of align in the namespace. Shrink returns the new
-// length of the segment; from then on nothing is written past it. All that a mount of
-// the shorter segment needs is durable when Shrink returns. The caller then records the
-// length, and only after that gives the space past it to others.
+// Shrink makes the file system as short as the hugeblocks in use, the free space to be left, and
+// least allow. It ends on a multiple of align in the namespace. Shrink returns the new length of
+// the segment; from then on nothing is written past it. When Shrink returns, everything is durable
+// that a mount of the shorter segment needs. The caller then records the length, and only after
+// that gives the space behind it to others.
 //
-// ErrInUse, with nothing changed, if the segment would be longer than most; EBUSY
-// between Vacate and the next call; EROFS; or what the device says.
-func (fs *FS) Shrink(free, least, align, most nvmf.Bytes) (nvmf.Bytes, error) {
+// ErrInUse, with nothing changed, if the segment would be longer than limit; EBUSY between Vacate
+// and the next call; EROFS; or the error of the device.
+func (fs *FS) Shrink(free, least, align, limit nvmf.Bytes) (nvmf.Bytes, error) {
 	fs.mu.Lock()
 	defer fs.leave()
 	switch {
@@ -52,7 +51,7 @@ func (fs *FS) Shrink(free, least, align, most nvmf.Bytes) (nvmf.Bytes, error) {
 	seg := fs.g.seg
 	end := max(fs.g.data+nvmf.Bytes(fs.inUse())*fs.g.hugeblock+free+blockSize, least)
 	seg.Length = min(seg.Length, (seg.Start+end).AlignUp(align)-seg.Start)
-	if seg.Length > most {
+	if seg.Length > limit {
 		return 0, fmt.Errorf("files take up to %v, free %v behind them: %w", end-free, free, ErrInUse)
 	}
 	if seg.Length == fs.g.seg.Length {

@@ -160,7 +160,7 @@ func TestShrinkKeepsWhatIsInUse(t *testing.T) {
 	}{
 		{"longer than it was formatted", Segment{Start: c.seg.Start, Length: c.seg.Length + nvmf.MiB}},
 		{"another start", Segment{Start: c.seg.Start + blockSize, Length: length}},
-		{"no room for data", Segment{Start: c.seg.Start, Length: 4 * blockSize}},
+		{"no space for data", Segment{Start: c.seg.Start, Length: 4 * blockSize}},
 	} {
 		g, err := decodeSuperblock(encoded(fs.g))
 		require.NoError(t, err)

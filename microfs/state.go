@@ -58,8 +58,8 @@ const (
 	extentFrozen = 1 << 0
 )
 
-// encode serialises the tree, into the memory of b if that suffices. Inodes without a name are in it, too: they are
-// open, so records that follow may name them. Recovery drops them at its end.
+// encode serialises the tree, into the memory of b if that suffices. Inodes without a name are
+// included: they are open, and later records may name them. Recovery drops them at its end.
 func (t *tree) encode(b []byte) []byte {
 	size := stateFixed + int(t.bytes)
 	for in := range t.inodes.all() {
@@ -148,12 +148,12 @@ func (x *extent) encode(g *geometry, sums *sumTable, b []byte) []byte {
 	return b
 }
 
-// stateReader takes a state apart; it never reads beyond the end.
+// stateReader parses a state; it never reads beyond the end.
 type stateReader struct {
 	b   []byte
 	err error
-	// malformed, if set, is called with what is malformed; reading continues
-	// without it.
+	// malformed, if set, is called for every malformed item, and reading continues without the
+	// item.
 	malformed func(Ino, error)
 	// repair says that the caller corrects wrong counts and parents.
 	repair bool
@@ -193,7 +193,7 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 	return t, t.check()
 }
 
-// tree rebuilds the tree. What there is of it comes with the error, too.
+// tree rebuilds the tree. With an error it returns the part that it could rebuild.
 func (r *stateReader) tree(g *geometry) (*tree, error) {
 	h := r.take(stateFixed)
 	if r.err != nil {
@@ -211,7 +211,7 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 			return t, err
 		}
 		if t.taken(in.ino) {
-			if err := r.refuse(in.ino, fmt.Errorf("inode %d is there twice: %w", in.ino, ErrCorrupt)); err != nil {
+			if err := r.refuse(in.ino, fmt.Errorf("there are two inodes %d: %w", in.ino, ErrCorrupt)); err != nil {
 				return t, err
 			}
 			continue
@@ -231,14 +231,14 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 		}
 		in := t.inodes.get(e.ino)
 		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent() != e.dir && !r.lenient() {
-			err := fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
+			err := fmt.Errorf("name %q of inode %d in directory %d is not valid: %w", e.name, e.ino, e.dir, ErrCorrupt)
 			if err := r.refuse(e.ino, err); err != nil {
 				return t, err
 			}
 			continue
 		}
 		if !t.names.insert(e) {
-			if err := r.refuse(e.ino, fmt.Errorf("name %q in directory %d is there twice: %w", e.name, e.dir, ErrCorrupt)); err != nil {
+			if err := r.refuse(e.ino, fmt.Errorf("directory %[2]d has the name %[1]q twice: %[3]w", e.name, e.dir, ErrCorrupt)); err != nil {
 				return t, err
 			}
 			continue
@@ -254,8 +254,8 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 	return t, r.err
 }
 
-// check compares what is stored twice, so that no later operation meets a
-// name without an inode, a directory inside itself or a count below zero.
+// check compares redundant values, so that no later operation meets a name without an inode, a
+// directory inside itself or a count below zero.
 func (t *tree) check() error {
 	if t.nextIno >= maxIno {
 		return fmt.Errorf("inode numbers are used up: %w", ErrCorrupt)
@@ -275,7 +275,7 @@ func (t *tree) check() error {
 		ino, kind := in.ino, in.mode&modeType
 		want := in.found
 		if ino == RootIno {
-			want++ // has no name, and only this place
+			want++ // it has no name, and only this place
 		}
 		if kind == modeDir && want > 0 {
 			if want > 1 {
@@ -290,7 +290,7 @@ func (t *tree) check() error {
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
 			kind == modeSymlink && in.target() == "", len(in.target()) > maxTarget,
 			ino == 0 || ino >= maxIno:
-			return fmt.Errorf("inode %d makes no sense: %w", ino, ErrCorrupt)
+			return fmt.Errorf("inode %d is not valid: %w", ino, ErrCorrupt)
 		case kind == modeDir && want > 0 && !t.reachesRoot(in, under):
 			return fmt.Errorf("directory %d lies inside itself: %w", ino, ErrCorrupt)
 		}
@@ -298,7 +298,7 @@ func (t *tree) check() error {
 	return nil
 }
 
-// reachesRoot reports whether d lies below the root; under holds those that do.
+// reachesRoot reports whether d lies below the root; under has the directories that do.
 func (t *tree) reachesRoot(d *inode, under map[Ino]bool) bool {
 	var up []Ino
 	for !under[d.ino] {
@@ -379,7 +379,7 @@ func (r *stateReader) ranges(in *inode, n int) error {
 			break
 		}
 		if x.Off < last || x.Len <= 0 || x.Len > in.size-x.Off {
-			err := fmt.Errorf("inode %d: range of %d bytes at %d makes no sense: %w", in.ino, x.Len, x.Off, ErrCorrupt)
+			err := fmt.Errorf("inode %d: range of %d bytes at %d is not valid: %w", in.ino, x.Len, x.Off, ErrCorrupt)
 			if err = r.refuse(in.ino, err); err != nil {
 				return err
 			}
@@ -391,7 +391,7 @@ func (r *stateReader) ranges(in *inode, n int) error {
 	return r.err
 }
 
-// extent returns an extent and its checksums, as they are stored.
+// extent returns an extent, and its checksums in their stored form.
 func (r *stateReader) extent(g *geometry) (extent, []byte, error) {
 	h := r.take(extentSize)
 	x := extent{
@@ -407,7 +407,7 @@ func (r *stateReader) extent(g *geometry) (extent, []byte, error) {
 		x.covered > full || x.covered <= full-g.hugeblock && !(g.reserves && x.reserved()),
 		g.sums && n != g.units(x.covered), !g.sums && n != 0:
 		r.take(8 * n)
-		return x, nil, fmt.Errorf("extent of %d hugeblocks at %d makes no sense: %w", x.count, x.phys, ErrCorrupt)
+		return x, nil, fmt.Errorf("extent of %d hugeblocks at %d is not valid: %w", x.count, x.phys, ErrCorrupt)
 	}
 	sums := r.take(8 * n)
 	return x, sums, r.err

@@ -8,11 +8,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A state lies in its area in blocks of 4 KiB: 4088 bytes of it and a CRC,
-// which covers the state's sequence and the block's number too, so that a block
-// of an earlier state or of another place does not pass. Each 255 blocks, or
-// what is left at the end, are followed by one that holds the exclusive or of
-// their bytes: any one of a group can be damaged, and is repaired.
+// A state lies in its area in blocks of 4 KiB: 4088 bytes of the state and a CRC. The CRC also
+// covers the state's sequence and the block's number, so that a block of an earlier state or of
+// another place does not pass. 255 blocks, or the rest at the end, are followed by a block with the
+// exclusive or of their bytes. One damaged block of such a group can be rebuilt.
 //
 //	block 0 | block 1 | ... | block 254 | parity | block 256 | ... | last | parity
 const (
@@ -22,20 +21,19 @@ const (
 	groupPayload = (groupBlocks - 1) * statePayload
 )
 
-// framedSize returns what a state of n bytes takes in its area.
+// framedSize returns the size of a state of n bytes in its area.
 func framedSize(n nvmf.Bytes) nvmf.Bytes {
 	blocks := (n + statePayload - 1) / statePayload
 	return (blocks + (blocks+groupBlocks-2)/(groupBlocks-1)) * blockSize
 }
 
-// framedCapacity returns the length of the longest state that an area of size
-// bytes holds.
+// framedCapacity returns the length of the longest state that fits an area of size bytes.
 func framedCapacity(size nvmf.Bytes) nvmf.Bytes {
 	blocks := size / blockSize
 	return (blocks - (blocks+groupBlocks-1)/groupBlocks) * statePayload
 }
 
-// blockSum is the checksum of block number n of the state with a sequence.
+// blockSum is the checksum of block n of the state with that sequence.
 func blockSum(payload []byte, sequence, n uint64) uint64 {
 	var where [16]byte
 	le.PutUint64(where[:], sequence)
@@ -43,8 +41,8 @@ func blockSum(payload []byte, sequence, n uint64) uint64 {
 	return crc64.Update(crc64.Checksum(where[:]), payload)
 }
 
-// frameGroup puts up to groupPayload bytes of a state, its group number g, into
-// blocks in buf, and returns the part of buf they take.
+// frameGroup writes up to groupPayload bytes of a state, its group number g, as blocks into buf,
+// and returns the used part of buf.
 func frameGroup(buf, payload []byte, sequence uint64, g int) []byte {
 	n := (len(payload) + statePayload - 1) / statePayload
 	buf = buf[:(n+1)*blockSize]
@@ -83,8 +81,8 @@ func frame(state []byte, sequence uint64) []byte {
 	return all
 }
 
-// unframe takes a state of length bytes out of its blocks. Damaged blocks are
-// made good in framed where that is possible; they are the ones returned.
+// unframe returns the state of length bytes in the blocks of framed. Damaged blocks are rebuilt in
+// framed if possible; repaired has their numbers.
 func unframe(framed []byte, length nvmf.Bytes, sequence uint64) (state []byte, repaired []int, err error) {
 	state = make([]byte, 0, len(framed))
 	for at := 0; at < len(framed); at += groupBytes {
@@ -112,8 +110,8 @@ func unframe(framed []byte, length nvmf.Bytes, sequence uint64) (state []byte, r
 	return state[:length], repaired, nil
 }
 
-// damaged returns the numbers of the blocks of a group that do not verify;
-// first is that of its first one.
+// damaged returns the numbers of the damaged blocks of a group; first is the number of the group's
+// first block.
 func damaged(group []byte, sequence uint64, first int) (bad []int) {
 	for i := 0; i < len(group)/blockSize; i++ {
 		b := group[i*blockSize : (i+1)*blockSize]

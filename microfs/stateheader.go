@@ -10,8 +10,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// State header, 4 KiB, two slots: which state area is current and where the
-// log goes on. Both slots hold the same header except while it is switched.
+// State header, 4 KiB, two slots: it says which state area is current and from where the log
+// continues. Both slots hold the same header except while it is being switched.
 const (
 	hdMagic    = "NVMECRST"
 	hdVersion  = 1
@@ -26,8 +26,8 @@ const (
 	hdGen      = 88
 )
 
-// maxSequence bounds sequences, of claims too, far from where they would wrap:
-// what comes after must count as newer.
+// maxSequence limits sequences, also of claims, far below their overflow: later sequences must
+// compare as newer.
 const maxSequence = 1 << 62
 
 type stateHeader struct {

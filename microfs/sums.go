@@ -5,18 +5,16 @@ import (
 	"sync"
 )
 
-// maxSums is how many checksums a page holds at most: few enough that a page
-// of a sparse file does not hold much that is not used, enough that a large
-// file seldom needs another.
+// maxSums is the largest number of checksums in a page: small enough that a page of a sparse file
+// wastes little memory, large enough that a large file seldom needs another page.
 const maxSums = 256
 
-// sumTable holds the checksums of a file's units, by the number of the unit in
-// the file. A unit that is written again has its place, however its extents
-// are cut and joined meanwhile: overwriting allocates nothing, and moves
-// nothing. What the extents do not cover has values without meaning. The zero
-// value is an empty table.
+// sumTable holds the checksums of a file's units, indexed by the number of the unit in the file. A
+// unit keeps its place when it is written again, however its extents are cut and joined:
+// overwriting allocates and moves nothing. Values of units that no extent covers are undefined. The
+// zero value is an empty table.
 type sumTable struct {
-	pages []sumPage // in order; without holes that the file does not have
+	pages []sumPage // sorted; no page for a hole of the file
 }
 
 // sumPage is the checksums of units at*maxSums and up, as far as they were written.
@@ -25,10 +23,10 @@ type sumPage struct {
 	list []uint64
 }
 
-// sumPages are full pages that are not in use.
+// sumPages has full pages that are not in use.
 var sumPages = sync.Pool{New: func() any { return new([maxSums]uint64) }}
 
-// find returns where the page of that number is, or would be.
+// find returns the index of that page, or the index at which it would be inserted.
 func (t *sumTable) find(at uint64) (int, bool) {
 	n := len(t.pages)
 	switch {
@@ -58,7 +56,7 @@ func (t *sumTable) get(unit uint64) uint64 {
 	return 0
 }
 
-// set enters the checksums of units that follow each other.
+// set stores the checksums of consecutive units.
 func (t *sumTable) set(unit uint64, sums []uint64) {
 	for len(sums) > 0 {
 		i, ok := t.find(unit / maxSums)
@@ -73,8 +71,8 @@ func (t *sumTable) set(unit uint64, sums []uint64) {
 	}
 }
 
-// grow makes room for n checksums. A page behind the first is mostly going to
-// be full; many files are smaller than the first.
+// grow makes space for n checksums. A page behind the first mostly becomes full; many files are
+// smaller than the first page.
 func (p *sumPage) grow(n int) {
 	switch {
 	case n <= len(p.list):
@@ -90,7 +88,7 @@ func (p *sumPage) grow(n int) {
 	}
 }
 
-// cut forgets the units from that number on.
+// cut forgets the checksums from that unit on.
 func (t *sumTable) cut(unit uint64) {
 	i, ok := t.find(unit / maxSums)
 	if ok && unit%maxSums > 0 {

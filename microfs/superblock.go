@@ -42,11 +42,11 @@ const (
 
 	// incompatNoSums: Write records carry no checksums of the data.
 	incompatNoSums = 1 << 0
-	// incompatReserved: the log may hold Allocate and Punch records, the state
-	// extents that nothing was written to.
+	// incompatReserved: the log may hold Allocate and Punch records, and the state may hold
+	// reserved extents.
 	incompatReserved = 1 << 1
-	// incompatRanges: the log may hold MapRange and DropRange records, the state
-	// ranges of files and how often they were cut.
+	// incompatRanges: the log may hold MapRange and DropRange records, and the state may hold
+	// ranges and cut counts of files.
 	incompatRanges = 1 << 2
 	knownIncompat  = incompatNoSums | incompatReserved | incompatRanges
 )
@@ -90,8 +90,8 @@ func (g *geometry) encode(b []byte) {
 	le.PutUint64(b[sbCRC:], crc64.Checksum(b[:sbCRC]))
 }
 
-// decodeSuperblock checks magic, version, checksum, in that order, and that
-// the numbers describe something that fits the segment.
+// decodeSuperblock checks magic, version, checksum, in that order, and that the values are
+// consistent and fit the segment.
 func decodeSuperblock(b []byte) (*geometry, error) {
 	if string(b[:8]) != sbMagic {
 		if isZero(b) {
@@ -135,7 +135,7 @@ func decodeSuperblock(b []byte) (*geometry, error) {
 	return g, g.check()
 }
 
-// check refuses numbers that Format would not have written.
+// check refuses values that Format does not write.
 func (g *geometry) check() error {
 	ok := g.lba >= 512 && g.lba <= blockSize && g.lba&(g.lba-1) == 0 &&
 		g.hugeblock >= MinHugeblock && g.hugeblock <= MaxHugeblock && g.hugeblock&(g.hugeblock-1) == 0 &&

@@ -17,7 +17,7 @@ func (fs *FS) Sync() error {
 	return fs.syncAll()
 }
 
-// Flush is Sync, but leaves what a write behind has lost to be told by Sync and Close.
+// Flush is Sync, but leaves errors of write-behind to Sync and Close.
 func (fs *FS) Flush() error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -29,8 +29,7 @@ func (fs *FS) Flush() error {
 	return fs.sync()
 }
 
-// syncAll is sync for all files: it also returns the error of a write behind that
-// failed, once.
+// syncAll is sync for all files. It also returns, once, the error of a failed write-behind.
 func (fs *FS) syncAll() error {
 	unreported := fs.unreportedWrite
 	fs.unreportedWrite = nil
@@ -66,8 +65,8 @@ func (fs *FS) sync() error {
 	return fs.syncLog()
 }
 
-// commitDeferred logs the records that wait for the next group (closeCreated).
-// Where an operation of several groups is under way, its first group has them.
+// commitDeferred logs the deferred records (closeCreated). If an operation of several groups is in
+// progress, its first group has logged them.
 func (fs *FS) commitDeferred() error {
 	for fs.log.Deferred() && !fs.log.Open() {
 		if err := fs.begin(0); err != nil {
@@ -99,11 +98,16 @@ func (fs *FS) syncLog() error {
 	}
 }
 
-// flushAndMark flushes the device and puts on record that it did, so that
-// damage to what was flushed is never taken for an unfinished write.
+// flushAndMark flushes the device. Later damage to flushed data must not pass for an unfinished
+// write. So records without data are in two places before the flush, and after the flush of other
+// records an image says that they are durable.
 func (fs *FS) flushAndMark() error {
 	if fs.log.Unflushed() {
-		if err := fs.flushDevice(); err != nil {
+		err := fs.runGroup(fs.log.Mirror())
+		if err == nil {
+			err = fs.flushDevice()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -152,6 +156,5 @@ func (fs *FS) flushDevice() error {
 	return nil
 }
 
-// flushEvery bounds what recovery has to verify on a device with a volatile
-// write cache.
+// flushEvery limits the data that recovery has to verify on a device with a volatile write cache.
 const flushEvery = 256 * nvmf.MiB

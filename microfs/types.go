@@ -17,7 +17,7 @@ const RootIno Ino = 1
 // area of the partition, or a count of them.
 type Hugeblock uint32
 
-// Cred is who calls, as permission checks see it. UID 0 may do anything.
+// Cred has the credentials of a caller for permission checks. UID 0 may do anything.
 type Cred struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -35,7 +35,7 @@ func (c *Cred) inGroup(gid uint32) bool {
 	return false
 }
 
-// Attr is what stat(2) tells of a file.
+// Attr has the values of stat(2) for a file.
 type Attr struct {
 	Ino    Ino
 	Mode   uint32 // S_IF* and permission bits, as st_mode
@@ -43,19 +43,19 @@ type Attr struct {
 	UID    uint32
 	GID    uint32
 	Size   int64
-	Blocks int64 // allocated 512-byte units; what other partitions have counts, too
+	Blocks int64 // allocated 512-byte units, including bytes in other partitions
 	Atime  time.Time
 	Mtime  time.Time
 	Ctime  time.Time
 	Btime  time.Time // creation
-	// Closed says that the last writer closed the file and nothing has
-	// changed its content since: a complete checkpoint, not a torn one.
+	// Closed says that the last writer closed the file and its content has not changed since: a
+	// complete checkpoint, not a partial one.
 	Closed bool
-	// Birth tells files of one number apart: after a loss of power a number that
-	// was not durable may be given out again. It is the time of creation.
+	// Birth distinguishes files with the same number: after a power loss a number that was not
+	// durable may be allocated again. It is the time of creation.
 	Birth uint64
-	// Cut counts what took bytes from the file: truncations to less than its size,
-	// Punch and ZeroRange. It counts in file systems with ranges only.
+	// Cut counts the operations that removed bytes from the file: truncations to less than its
+	// size, Punch and ZeroRange. It counts only in file systems with ranges.
 	Cut uint32
 }
 
@@ -65,8 +65,8 @@ type SetAttr struct {
 	UID, GID *uint32
 	Atime    *time.Time
 	Mtime    *time.Time
-	// TimesNow says that the times are those of the call (UTIME_NOW): write
-	// permission is then enough to set them.
+	// TimesNow says that the times are the present (UTIME_NOW), for which write permission is
+	// enough.
 	TimesNow bool
 }
 
@@ -77,14 +77,14 @@ type Dirent struct {
 	Mode uint32 // file type bits of st_mode
 }
 
-// StatFS is what statfs(2) tells, and what `nvmecr stat` adds.
+// StatFS has the values of statfs(2), and more for `nvmecr stat`.
 type StatFS struct {
 	Hugeblock   nvmf.Bytes
-	Blocks      Hugeblock // in the data area, without those that only overwrites take
-	Free        Hugeblock // of them
-	Avail       Hugeblock // of these those that who asks can have
+	Blocks      Hugeblock // in the data area, without geometry.spare
+	Free        Hugeblock // of Blocks
+	Avail       Hugeblock // of Free, those that the caller can have
 	Files       uint64    // inodes in use
-	FilesFree   uint64    // how many more the state area has room for, about
+	FilesFree   uint64    // estimate of how many more the state area has space for
 	LogPages    uint64
 	LogFree     uint64 // pages until a state checkpoint is forced
 	StateBytes  nvmf.Bytes
@@ -95,9 +95,9 @@ type StatFS struct {
 	Ranges      bool   // files may have bytes in other partitions
 }
 
-// EscapeError is returned by path operations whose path leaves the mount:
-// ".." above the root, or an absolute symbolic link that points elsewhere.
-// Path is the absolute path to go on with outside.
+// EscapeError is returned by path operations whose path leaves the mount: by ".." above the root,
+// or by an absolute symbolic link that points elsewhere. Path is the absolute path to continue with
+// outside.
 type EscapeError struct{ Path string }
 
 func (e *EscapeError) Error() string { return fmt.Sprintf("path leads out of the mount to %s", e.Path) }

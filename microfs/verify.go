@@ -8,44 +8,43 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A BadRange is a part of a file that could not be read as it was written.
+// A BadRange is a part of a file that could not be read, or has bytes other than those written.
 type BadRange struct {
 	Ino    Ino      `json:"inode"`
 	Path   string   `json:"path"`
 	Offset int64    `json:"offset"` // in the file
 	Length int64    `json:"length"`
-	LBA    nvmf.LBA `json:"lba"` // where it begins
-	Sum    uint64   `json:"-"`   // that its first unit must have
-	// Cause is a *DamageError or what the device said.
+	LBA    nvmf.LBA `json:"lba"` // of its first byte
+	Sum    uint64   `json:"-"`   // checksum of its first unit
+	// Cause is a *DamageError or the error of the device.
 	Cause error `json:"-"`
 }
 
-// VerifyOptions say what Verify reads, and how it reports progress.
+// VerifyOptions says what Verify reads, and how it reports progress.
 type VerifyOptions struct {
-	// Only limits it to these inodes; nil is all files.
+	// Only limits Verify to these inodes; nil is all files.
 	Only []Ino
-	// Progress is told of every part that was read. May be nil.
+	// Progress is called with the length of every part that was read. May be nil.
 	Progress func(n nvmf.Bytes)
 }
 
-// A VerifyReport is what Verify found.
+// A VerifyReport is the result of Verify.
 type VerifyReport struct {
 	Files int        // read, each inode once
-	Bytes nvmf.Bytes // that were to be read: what was written, without holes
-	// Unverified: the file system has no checksums of data; all that is known
-	// is that it can be read.
+	Bytes nvmf.Bytes // written bytes of these files, without holes
+	// Unverified: the file system has no checksums of data, so Verify only shows that the data can
+	// be read.
 	Unverified bool
 	Bad        []BadRange // in the order of inodes and offsets, at most maxFindings
 	More       int        // bad ranges beyond those
 }
 
-// Verify checks every byte of every file against its checksum, and continues after
-// damage. Each step takes the lock for itself. While another process writes, a
-// read-only mount may report hugeblocks that the writer has freed and used again. A
-// range is damaged if a second mount reports it, too, at the same LBA with the same
-// checksum.
+// Verify checks every byte of every file against its checksum, and continues after damage. It gives
+// the lock up between parts. While another process writes, a read-only mount may report hugeblocks
+// that the writer has freed and used again. A range is damaged if a second mount reports it, too,
+// at the same LBA with the same checksum.
 //
-// The error is ctx's or one after which nothing can be read any more.
+// It fails only with the error of ctx, or if nothing can be read any more.
 func (fs *FS) Verify(ctx context.Context, o VerifyOptions) (*VerifyReport, error) {
 	if err := fs.enter(); err != nil {
 		return nil, err
@@ -85,11 +84,11 @@ type verifier struct {
 	o    *VerifyOptions
 	r    *VerifyReport
 	buf  []byte
-	step nvmf.Bytes // to read next: one unit behind damage, then more and more
-	open bool       // the last bad range is of this file, and may go on
+	step nvmf.Bytes // bytes to read next: one unit after damage, then more and more
+	open bool       // the last bad range is of this file, and may grow
 }
 
-// file reads one inode, if it is a file.
+// file reads one inode if it is a file.
 func (v *verifier) file(ctx context.Context, ino Ino) error {
 	v.open = false
 	for pos, first := nvmf.Bytes(0), true; ; first = false {
@@ -104,8 +103,8 @@ func (v *verifier) file(ctx context.Context, ino Ino) error {
 	}
 }
 
-// part reads what is written of a file from pos on, as far as one read goes. It
-// returns where to go on, unless that was the end.
+// part reads written bytes of a file from pos on, as far as one read goes. It returns the position
+// to continue from, unless it has reached the end.
 func (v *verifier) part(ino Ino, pos nvmf.Bytes, first bool) (next nvmf.Bytes, more bool, err error) {
 	fs := v.fs
 	if err := fs.enter(); err != nil {
@@ -139,7 +138,7 @@ func (v *verifier) part(ino Ino, pos nvmf.Bytes, first bool) (next nvmf.Bytes, m
 		v.bad(in, x, bad, next, err)
 		v.step = unit
 	case next-start > unit:
-		v.step = unit // which one it is
+		v.step = unit // to find the damaged unit
 		return start, true, nil
 	default:
 		v.bad(in, x, start, next, err)
@@ -151,8 +150,8 @@ func (v *verifier) part(ino Ino, pos nvmf.Bytes, first bool) (next nvmf.Bytes, m
 	return next, true, nil
 }
 
-// writtenFrom returns the extent that holds the first byte from pos on that was
-// written, and the place of that byte.
+// writtenFrom returns the extent with the first written byte at or behind pos, and the position of
+// this byte.
 func (in *inode) writtenFrom(g *geometry, pos nvmf.Bytes) (*extent, nvmf.Bytes) {
 	m := in.extents
 	for s := m.find(Hugeblock(pos / g.hugeblock)); m.at(s) != nil; s = m.next(s) {
@@ -165,7 +164,7 @@ func (in *inode) writtenFrom(g *geometry, pos nvmf.Bytes) (*extent, nvmf.Bytes) 
 	return nil, 0
 }
 
-// bad notes that [start, end) of a file, which begins with a unit, is bad.
+// bad adds [start, end) of a file, which begins with a unit, to the bad ranges.
 func (v *verifier) bad(in *inode, x *extent, start, end nvmf.Bytes, cause error) {
 	g, r := v.fs.g, v.r
 	if n := len(r.Bad); n > 0 && v.open {

@@ -10,16 +10,16 @@ import (
 	"nvmecr/oplog"
 )
 
-// A write goes through these stages, all on the caller's thread:
+// A write has these stages, all on the caller's thread:
 //
 //	plan     which hugeblocks, what goes into them, commands for it
-//	begin    room in the log
+//	begin    space in the log
 //	send     data is summed and goes out in batches
 //	commit   the log image goes out; wait for everything
 //	apply    the records change the tree
 //
-// A failure up to commit leaves the tree as it was before the group. A write
-// that does not fit one group takes several (writeOperation).
+// A failure up to commit leaves the tree as it was before the group. A write that does not fit one
+// group takes several (writeOperation).
 
 // piece is a run of hugeblocks of one write: one record, and the commands
 // [first, last) of its data.
@@ -27,8 +27,8 @@ type piece struct {
 	rec         oplog.Record
 	first, last int
 	crcs        int        // index of its first checksum in scratch.crcs
-	start       nvmf.Bytes // of the data written, from the start of the run
-	from        nvmf.Bytes // where new bytes begin: behind what was covered
+	start       nvmf.Bytes // of the written data, from the start of the run
+	from        nvmf.Bytes // start of the new bytes: the covered end before the write
 	seed        uint64     // checksum of the covered part of from's unit
 	fresh       bool       // the hugeblocks were allocated for this write
 }
@@ -37,7 +37,7 @@ func (p *piece) count(g *geometry) Hugeblock {
 	return Hugeblock((nvmf.Bytes(p.rec.End) + g.hugeblock - 1) / g.hugeblock)
 }
 
-// cursor hands out the bytes of the application's buffers in order.
+// cursor returns the bytes of the application's buffers in order.
 type cursor struct {
 	bufs [][]byte
 	off  int // in bufs[0]
@@ -71,8 +71,8 @@ func total(bufs [][]byte) (n nvmf.Bytes) {
 	return n
 }
 
-// writeAt writes bufs at off, and yields the lock between its operations. A short
-// count comes with the error that ended the write.
+// writeAt writes bufs at off, and yields the lock between operations. A short count comes with the
+// error that ended the write.
 func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
@@ -110,10 +110,10 @@ func (fs *FS) writePart(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	return next, err
 }
 
-// writeOperation writes [pos, end) atomically, and returns where it ended. Where it
-// ends early, the file has what was written until then. In a full file system an
-// overwrite of more hugeblocks than geometry.spare is written in parts, each of which
-// takes the hugeblocks that the part before has freed.
+// writeOperation writes [pos, end) atomically, and returns the end of the written part. If it ends
+// early, the file has the bytes up to there. In a full file system an overwrite of more hugeblocks
+// than geometry.spare is written in parts, each of which takes the hugeblocks that the part before
+// has freed.
 func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	for begin := pos; pos < end; {
 		next, err := fs.writeGroup(in, cur, pos, end)
@@ -134,7 +134,7 @@ func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.
 	return end, nil
 }
 
-// finish ends an operation that stopped early: its groups until now count.
+// finish ends an operation that stopped early: the groups that have settled count.
 func (fs *FS) finish() error {
 	if err := fs.finishInPage(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (fs *FS) finish() error {
 	return nil
 }
 
-// finishInPage does what finish does as far as that needs no new log page.
+// finishInPage is finish if that needs no new log page; else it does nothing.
 func (fs *FS) finishInPage() error {
 	for {
 		cmds := fs.log.Finish()
@@ -164,10 +164,9 @@ func (fs *FS) finishInPage() error {
 	}
 }
 
-// logSpace makes room in the log for an operation of n bytes that takes more
-// than one group, as scattered as it may come to lie: a state checkpoint in the
-// middle of it would hold a part of it. A log that is too small for that takes
-// the operation in parts.
+// logSpace makes space in the log for an operation of n bytes that takes more than one group, in
+// the worst fragmentation: a state checkpoint in the middle of the operation would include a part
+// of it. If the log is too small for that, the operation is written in parts.
 func (fs *FS) logSpace(n nvmf.Bytes) error {
 	g := fs.g
 	perBlock := pieceNeed + 8*g.unitsPerBlock()
@@ -183,8 +182,8 @@ func (fs *FS) logSpace(n nvmf.Bytes) error {
 	return nil
 }
 
-// writeGroup writes as much from pos on as one log group takes and returns
-// where it ended. After a lost connection it starts over elsewhere.
+// writeGroup writes as much from pos on as one log group takes, and returns the end of this part.
+// After a lost connection it starts over with other hugeblocks.
 func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	start := *cur
 	for {
@@ -215,7 +214,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 	}
 }
 
-// commitWrite runs the stages begin to apply for a plan.
+// commitWrite runs the stages from begin to apply for a plan.
 func (fs *FS) commitWrite(p *planner) error {
 	if p.left > 0 && !fs.log.Open() {
 		if err := fs.logSpace(p.left); err != nil {
@@ -232,8 +231,8 @@ func (fs *FS) commitWrite(p *planner) error {
 	submitted := p.send()
 	err := p.append()
 	if err == nil && !fs.g.sums {
-		// Without checksums recovery cannot tell whether data arrived: the
-		// record must not be on the media before it.
+		// Without checksums recovery cannot tell whether the data arrived, so the record must not
+		// be on the media before the data.
 		fs.q.Submit(s.list[submitted:])
 		submitted = len(s.list)
 		err = await(fs.q, s.list)
@@ -251,7 +250,7 @@ func (fs *FS) commitWrite(p *planner) error {
 		}
 		return err
 	}
-	fs.log.Committed()
+	fs.log.Settled()
 	fs.conflicts, fs.silentSince = 0, time.Time{}
 	for i := range s.parts {
 		if err := fs.tree.apply(&s.parts[i].rec, fs.freed); err != nil {
@@ -270,14 +269,14 @@ func (fs *FS) commitWrite(p *planner) error {
 	return nil
 }
 
-// sendBatch is how much data goes out in one Submit. Summing it first and then
-// sending it whole beats sending each command as soon as it is summed by a
-// quarter: the target is woken once, not eight times. More than this would no
-// longer be in the cache when it is sent.
+// sendBatch is the amount of data in one Submit. Computing the checksums of all of it and then
+// sending it is faster by a quarter than sending each command as soon as its checksums are known:
+// the target is woken once, not eight times. With more data, the first part would have left the
+// cache before it is sent.
 const sendBatch = nvmf.MiB
 
-// send sums the data commands in turn and submits them in batches; the last
-// one is left to go out with the log image. It returns how many were submitted.
+// send computes the checksums of the data commands in turn and submits the commands in batches. The
+// last batch is left for the submission of the log image. send returns how many were submitted.
 func (p *planner) send() int {
 	s := p.s
 	submitted, data := 0, len(s.list)
@@ -304,8 +303,8 @@ func (p *planner) send() int {
 	return submitted
 }
 
-// command adds the data of a command, but for the first skip bytes and what
-// follows the next left bytes; it returns what remains of both.
+// command adds the data of a command, without the first skip bytes and without what follows the
+// next left bytes. It returns the rest of both.
 func (s *summer) command(c *nvmf.Command, skip, left nvmf.Bytes) (nvmf.Bytes, nvmf.Bytes) {
 	for _, b := range c.Data {
 		n := nvmf.Bytes(len(b))
@@ -318,7 +317,7 @@ func (s *summer) command(c *nvmf.Command, skip, left nvmf.Bytes) (nvmf.Bytes, nv
 	return skip, left
 }
 
-// append hands the records to the log.
+// append adds the records to the log.
 func (p *planner) append() error {
 	s := p.s
 	for i := range s.parts {
@@ -338,7 +337,7 @@ func (p *planner) append() error {
 	return p.fs.log.Append(&s.drop, false)
 }
 
-// keepTail remembers the partly covered LBA that the write ended in.
+// keepTail stores the partly covered LBA at the end of the write.
 func (p *planner) keepTail() {
 	if len(p.s.parts) == 0 || p.in.open == nil {
 		return
@@ -356,7 +355,7 @@ func (p *planner) keepTail() {
 	}
 	t.pos = nvmf.Bytes(part.rec.File)*g.hugeblock + end - n
 	t.data = t.data[:n]
-	// The last LBA of the last data command, from its end.
+	// The last LBA of the last data command, counted from its end.
 	data := p.s.list[part.last-1].Data
 	at := g.lba
 	for i := len(data) - 1; i >= 0 && at > 0; i-- {

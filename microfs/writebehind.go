@@ -7,25 +7,22 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Write-behind (Options.WriteBehind): small consecutive writes to a file are
-// acknowledged once they are in a buffer, and written later as one operation, at
-// the latest before any other call. After a crash the state is still that after
-// some prefix of the operations, but the last writes may be missing: up to one
-// buffer of them, to one file. Log and queue do not know of the buffer.
+// Write-behind (Options.WriteBehind): small consecutive writes to a file are acknowledged when they
+// are in a buffer, and written later as one operation, at the latest before any other call. After a
+// crash the state is still that after some prefix of the operations, but the last writes to one
+// file may be missing, up to one buffer of them. The log and the queue do not know of the buffer.
 //
 // The data is copied, so the device never needs the application's memory after a
 // write has returned, and the operation is repeated after a lost connection like
 // any other. Writes of the buffer's size or more are written at once.
 
-// behindSize is the size of the buffer. At this size copy and operation together
-// take the least time for each byte: a buffer twice as large no longer fits the
-// L2 cache.
+// behindSize is the size of the buffer. With this size the copy and the operation together take the
+// least time for each byte: a buffer twice as large does not fit the L2 cache.
 const behindSize = 256 * nvmf.KiB
 
-// behind holds the data that was acknowledged and is not written yet. Guarded by
-// FS.mu.
+// behind holds acknowledged data that is not written yet. Guarded by FS.mu.
 type behind struct {
-	buf   []byte // nil: nothing is ever written behind
+	buf   []byte // nil: there is no write-behind
 	in    *inode // valid while n > 0
 	start nvmf.Bytes
 	n     nvmf.Bytes
@@ -35,8 +32,7 @@ type behind struct {
 func (b *behind) end() nvmf.Bytes  { return b.start + b.n }
 func (b *behind) size() nvmf.Bytes { return nvmf.Bytes(len(b.buf)) }
 
-// init allocates the buffer, and touches it: the first use of memory takes
-// longer than the write.
+// init allocates the buffer and writes to it: the first use of memory takes longer than the write.
 func (b *behind) init(size nvmf.Bytes) {
 	b.buf = make([]byte, size)
 	for i := 0; i < len(b.buf); i += blockSize {
@@ -52,7 +48,7 @@ func (fs *FS) size(in *inode) int64 {
 	return in.size
 }
 
-// write is writeAt for an open file: buffered, written, or, with O_SYNC, durable.
+// write is writeAt for an open file. The data is buffered, written, or, with O_SYNC, made durable.
 func (f *File) write(bufs [][]byte, off int64) (int, error) {
 	if total(bufs) > maxBatch {
 		f.begin(true)
@@ -61,7 +57,7 @@ func (f *File) write(bufs [][]byte, off int64) (int, error) {
 	n, err := f.bufferWrite(bufs, off)
 	if f.sync && n > 0 && f.fs.log.Unflushed() {
 		if serr := f.fs.sync(); serr != nil {
-			return 0, serr // a count would hide it
+			return 0, serr // a count would hide the error
 		}
 	}
 	return n, err
@@ -70,7 +66,7 @@ func (f *File) write(bufs [][]byte, off int64) (int, error) {
 func (f *File) bufferWrite(bufs [][]byte, off int64) (int, error) {
 	fs := f.fs
 	if fs.behind.buf == nil {
-		return fs.writeAt(f.in, bufs, off)
+		return f.writeAt(bufs, off)
 	}
 	n := total(bufs)
 	if !f.mayBuffer(n, off) {
@@ -78,7 +74,7 @@ func (f *File) bufferWrite(bufs [][]byte, off int64) (int, error) {
 		if err := f.failed(); err != nil {
 			return 0, err
 		}
-		return fs.writeAt(f.in, bufs, off)
+		return f.writeAt(bufs, off)
 	}
 	b := &fs.behind
 	if b.n > 0 && (b.in != f.in || b.end() != nvmf.Bytes(off) || b.n+n > b.size()) {
@@ -112,9 +108,8 @@ func (f *File) mayBuffer(n nvmf.Bytes, off int64) bool {
 		nvmf.Bytes(fs.available())*fs.g.hugeblock > 2*size+4*fs.g.hugeblock
 }
 
-// writeBehind writes the buffered data. It is called before every operation but a
-// write that the buffer can take. An error is kept for the descriptors of the file
-// (losses) and for the next Sync.
+// writeBehind writes the buffered data. It is called before every operation except a write that
+// fits the buffer. An error is kept for the open files of the inode (losses) and for the next Sync.
 func (fs *FS) writeBehind() {
 	b := &fs.behind
 	if b.n == 0 {
@@ -134,12 +129,12 @@ func (fs *FS) writeBehind() {
 	fs.unreportedWrite = err
 }
 
-// losses are the buffered writes that failed, by inode. Guarded by FS.mu.
+// losses has the buffered writes that failed, by inode. Guarded by FS.mu.
 type losses map[Ino]loss
 
 type loss struct {
 	count int
-	last  error // nil: the file was truncated to 0 since
+	last  error // nil: the file has been truncated to 0 since
 }
 
 func (l *losses) add(ino Ino, err error) {
@@ -149,11 +144,11 @@ func (l *losses) add(ino Ino, err error) {
 	(*l)[ino] = loss{(*l)[ino].count + 1, err}
 }
 
-// of returns the error of a file that misses a buffered write: the file does not
-// count as complete (Attr.Closed) any more.
+// of returns the error of a file that lacks a buffered write. Such a file does not count as
+// complete (Attr.Closed).
 func (l losses) of(ino Ino) error { return l[ino].last }
 
-// clear notes that the file has been truncated to 0: it misses nothing any more.
+// clear notes that the file has been truncated to 0, so it lacks nothing any more.
 func (l losses) clear(ino Ino) {
 	if x, ok := l[ino]; ok {
 		l[ino] = loss{count: x.count}

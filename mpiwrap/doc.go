@@ -1,20 +1,20 @@
-// Package mpiwrap is what the runtime asks of MPI, once, inside the
-// application's MPI_Init: who am I, who shares my namespace, and has everyone
-// mounted. After that no rank ever waits for another.
+// Package mpiwrap makes the runtime's calls of MPI, all of them inside the
+// application's MPI_Init: the rank and size of the process, the ranks that share its
+// namespace, and whether all ranks have mounted. After MPI_Init no rank waits for another.
 //
-// The application has initialised MPI itself, so nothing here starts or stops
-// it. Everything goes through gompi, of which only what is sound is used:
+// The application has initialised MPI, so this package neither initialises nor finalises
+// it. All calls go through gompi, of which only these functions are used:
 // NewCommunicator, Rank, Size, AllreduceUint64s, BcastUint64s, SendUint64s, Iprobe and
-// RecvPreallocUint64s. (BcastBytes
-// sends four times what it is given; Start would initialise MPI twice.)
+// RecvPreallocUint64s. (BcastBytes sends four times the bytes that it is given; Start would initialise MPI
+// twice.)
 //
-// All calls are made on the calling thread, because an application at
-// MPI_THREAD_SINGLE or FUNNELED allows no other: call from the thread that is
-// in MPI_Init and from nowhere else. Join and Agree are collective over
-// MPI_COMM_WORLD, Formatted over MPI_COMM_CR: every rank calls them, in the same
+// Functions call MPI on the calling thread, because MPI_THREAD_SINGLE and FUNNELED
+// allow no other one: call them only from the thread that is
+// in MPI_Init. Join and Agree are collective over
+// MPI_COMM_WORLD, Formatted over MPI_COMM_CR: all ranks call them, in the same
 // order, or none.
 //
-// The MPI library is a matter of the build, one runtime library for each:
+// The build chooses the MPI library; there is one runtime library for each:
 //
 //	-tags openmpi   gompi's own flags
 //	-tags mpich     CGO_CFLAGS="$(pkg-config --cflags mpich)"
@@ -33,36 +33,36 @@ import (
 // ErrNoMPI: this build has no MPI, or the application has not initialised it.
 var ErrNoMPI = errors.New("MPI is not initialised")
 
-// A Job is the application's world and this process's place in it.
+// A Job has the communicators of the application's job, and the rank of this process in them.
 type Job struct {
 	Rank, Size int // in MPI_COMM_WORLD
 	// SharedRank and SharedSize are rank and size in MPI_COMM_CR, the
 	// communicator of the ranks that share this rank's namespace.
 	SharedRank, SharedSize int
-	// Plan places the ranks: what Join was given, or what that is for ranks on these hosts.
+	// Plan maps the ranks to targets. A plan by hosts that was given to Join has become one by ranks.
 	Plan balancer.Plan
 
 	comms comms
 }
 
-// Agree is called by every rank with its own outcome of mounting. It returns
-// nil on all of them when all succeeded, else a *Disagreement on all of them:
-// either all ranks have the mount or none. Collective over the world.
+// Agree combines the results of all ranks' mounts. It returns
+// nil on all ranks if all of them succeeded, else a *Disagreement on all ranks:
+// either all ranks have the mount or none. Collective over MPI_COMM_WORLD.
 func (j *Job) Agree(mine error) error { return j.comms.agree(j.Rank, mine) }
 
-// Formatted tells the ranks that share a namespace how the one that formats it has fared. That is
-// the lowest one, SharedRank 0: it calls Formatted with its outcome, and gets that back. The others
-// wait for it, and get nil or a *Disagreement; their argument does not matter. Collective over
-// MPI_COMM_CR: every rank calls it once, whatever has happened to it.
+// Formatted tells the ranks that share a namespace whether it has been formatted. The rank that formats,
+// SharedRank 0, calls Formatted with its error or nil, and gets the same back. The other ranks
+// wait for that call, and get nil or a *Disagreement; their argument is ignored. Collective over
+// MPI_COMM_CR: every rank calls it once, even after an error or a panic.
 func (j *Job) Formatted(mine error) error { return j.comms.formatted(mine) }
 
-// A Disagreement is the error of a rank, told to others: by Agree when at least one rank failed.
-// It unwraps to the errno that stands for the failure, the same on every rank.
+// A Disagreement is the error of one rank, as all ranks return it.
+// It unwraps to the errno of that error, the same on every rank.
 type Disagreement struct {
-	Rank  int           // whose error it is; of several, the lowest rank
-	Errno syscall.Errno // what its error stands for, EIO if it says nothing
-	Cause string        // its error, at most maxCause bytes of it
-	// Mine says that this is that rank, the one that tells the user.
+	Rank  int           // the rank that failed; the lowest one if several did
+	Errno syscall.Errno // of its error; EIO if that has no errno
+	Cause string        // the text of its error, at most maxCause bytes
+	// Mine says that this process is that rank, which is the one to report the error.
 	Mine bool
 }
 
@@ -74,10 +74,10 @@ func (d *Disagreement) Error() string {
 // Unwrap returns the errno.
 func (d *Disagreement) Unwrap() error { return d.Errno }
 
-// maxCause is how much of an error's text travels to the other ranks.
+// maxCause is how many bytes of an error's text are sent to the other ranks.
 const maxCause = 504
 
-// errnoOf finds the errno an error stands for.
+// errnoOf returns the errno of an error, EIO if it has none.
 func errnoOf(err error) syscall.Errno {
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno != 0 {

@@ -90,7 +90,7 @@ func expected(shared []string, lowest []int) []string {
 			fmt.Sprintf("%d failed: rank 0, %v, cause of %d bytes the mappi, mine %v", r, syscall.EIO, len("the mapping 0*2,7 names target 7, and they are 0 to 0"), r == 0),
 			fmt.Sprintf("joined %d of 4, shared %s", r, shared[r]),
 			fmt.Sprintf("%d all well: <nil>", r),
-			fmt.Sprintf("%d failed: rank 2, %v, cause of %d bytes no room o, mine %v", r, syscall.ENOSPC, maxCause, r == 2),
+			fmt.Sprintf("%d failed: rank 2, %v, cause of %d bytes disk full, mine %v", r, syscall.ENOSPC, maxCause, r == 2),
 			fmt.Sprintf("%d failed: rank 3, %v, cause of 16 bytes without a, mine %v", r, syscall.EIO, r == 3),
 			fmt.Sprintf("%d all well again: <nil>", r))
 	}

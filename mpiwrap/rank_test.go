@@ -65,7 +65,7 @@ func application(out *strings.Builder, plan balancer.Plan, targets int) {
 	var mine error
 	switch job.Rank {
 	case 2:
-		mine = fmt.Errorf("no room on %s: %w", strings.Repeat("x", 600), syscall.ENOSPC)
+		mine = fmt.Errorf("disk full on %s: %w", strings.Repeat("x", 600), syscall.ENOSPC)
 	case 3:
 		mine = errors.New("without an errno")
 	}

@@ -6,8 +6,8 @@ import (
 	"nvmecr/internal/mutant"
 )
 
-// windowSize is how many growing records are remembered: files that one rank
-// writes in turns.
+// windowSize is the number of Write records that may still grow: a rank that writes several files
+// in turn has one for each of them.
 const windowSize = 16
 
 // Append adds a record to the group that Begin started. pending says that the
@@ -16,6 +16,7 @@ func (l *Log) Append(r *Record, pending bool) error {
 	if mutant.On(mutant.NoPending) {
 		pending = false
 	}
+	l.data = l.data || r.Type == Write && l.g.Volatile
 	if r.Type == Write && !l.g.NoCoalesce {
 		if off := l.next.grow(&l.g, r); off != 0 {
 			if pending {
@@ -91,12 +92,12 @@ func (b *pageBuffer) open(ino uint64, off int) {
 	b.window = append(b.window, openRecord{ino, off})
 }
 
-// grow extends the newest record of r's inode by r, if r continues it, and
-// returns that record's offset, or 0.
+// grow extends the newest record of r's inode by r, if r continues it, and returns that record's
+// offset, or 0.
 //
-// r continues it if both runs lie on the same line of the file and of the
-// media, no gap is between them, and r's CRCs begin with the record's last
-// unit or right behind it.
+// r continues the record if three things hold. Both map the file to the media at the same distance.
+// There is no gap between them. The CRCs of r begin with the record's last unit or directly behind
+// it.
 func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	off := 0
 	for _, w := range b.window {
@@ -138,7 +139,7 @@ func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	return off
 }
 
-// insert makes room for n bytes at offset at, moving what lies behind.
+// insert makes space for n bytes at offset at, moving what lies behind.
 func (b *pageBuffer) insert(at, n int) {
 	if n == 0 {
 		return
@@ -158,7 +159,7 @@ func (b *pageBuffer) insert(at, n int) {
 	}
 }
 
-// addPending lists the units of r, which are the last of the record at off.
+// addPending adds the units of r to the pending list. They are the last units of the record at off.
 func (b *pageBuffer) addPending(r *Record, off int) {
 	have := (int(binary.LittleEndian.Uint16(b.raw[off+2:])) - writeSize) / 8
 	p := pending{off: uint16(off), first: uint16(have - len(r.CRCs)), count: uint16(len(r.CRCs))}

@@ -21,18 +21,20 @@
 //
 // # Use
 //
-//	Begin, [More,] Append for each record, Commit: a group. Each of them
-//	is followed by Settled, Failed or Lost when its commands have completed.
-//	Mirror, Mark and Finish are groups without records, committed already:
-//	    Mirror    the tail once more, into the other slot (fsync)
-//	    Mark      and saying that its page is durable (volatile cache)
-//	    Finish    and saying that its operation has ended (rule 10)
-//	    where they return nothing, Begin(0) and Commit or CommitMark start a
-//	    page that says it
-//	Defer: a record that the next group takes along, in front of its own
-//	InDoubt: a failed group may be on the media; Begin(0) and Supersede overwrite it
 //	Recover, [Suspect,] Seal, Commit: the start
+//	Begin, [More,] Append for each record, Commit: a group
+//	Defer: a record that the next group writes in front of its own
+//	Mirror, Mark, Finish: a group that writes the tail once more, into the other slot of its page
+//	    Mirror    unchanged (fsync; with a volatile cache before the Flush)
+//	    Mark      with its own page as the last durable one (volatile cache)
+//	    Finish    as the end of its operation (rule 10)
+//	    where one of them returns no commands, Begin(0) and Commit (for Mark
+//	    CommitMark) start a page that says the same
+//	InDoubt: a failed group may be on the media; Begin(0) and Supersede overwrite it
 //	Prior, then Release: a state checkpoint
+//
+// The caller submits the commands of a group, waits until all have completed, and calls
+// Settled, Failed or Lost.
 //
 // # Ring
 //
@@ -49,28 +51,30 @@
 //  3. Image v+1 is submitted only when v has settled, or has failed for good.
 //  4. An image lists the units whose data had not completed when it was
 //     submitted (pending).
-//  5. A full page keeps its final image; it is copied to the page's other slot
-//     beside the first image of the next page. Sync puts the newest records in
-//     both slots, so that one bad sector is repaired. An image that a state
-//     header names is its page's last.
-//  6. Coalescing grows a record in the tail page only, the newest one of its
-//     inode, with nothing but plain writes after it.
+//  5. A full page keeps its final image. The first image of the next page is
+//     submitted together with a copy of that image for the page's other slot. Sync puts
+//     the newest records in both slots, so that one bad sector is repaired. After
+//     an image that a state header names, its page gets no other one.
+//  6. Coalescing grows a record in the tail page only: the newest Write record of its
+//     inode, and only while all records after it are Write records.
 //  7. After a lost connection the next image starts a new page: the pages that
-//     had a command in flight are not written again for Quarantine.
+//     had a command in flight are not written again for [Quarantine].
 //  8. With a volatile write cache a flush closes the page: the next record
 //     starts a new one, and every image names the last durable page. Sync
 //     flushes, then writes an image (FUA) into the other slot that names its
-//     own page.
+//     own page. Where no record since the last flush has data, Sync puts the
+//     newest records in both slots instead, then flushes: there is no data to
+//     verify, and a bad sector destroys only one of two copies.
 //  9. Recovery takes the newest image whose pending data verifies, or the one
 //     before it; anything further back is damage. With a volatile cache it
 //     verifies all data after the last durable page and goes back to exactly
-//     that page if any is missing. Then it seals: an image of higher version
-//     and new generation goes over what was rejected, before anything else is
-//     written; or, where commands of a dead writer may still land (Suspect), on
-//     a page behind all they can be about.
+//     that page if any is missing. Then the log is sealed, before anything
+//     else is written: an image of a higher version and a new generation overwrites
+//     what was rejected. Where the target may still execute commands of a dead
+//     writer (Suspect), this image goes to a page behind all that these can write.
 //  10. An operation of several groups says so in all its images but the last
 //     (More). Recovery holds such records back until it has seen the end of
-//     the operation; if that is missing the image that seals the log says that
+//     the operation. If the end is missing, the image that seals the log says that
 //     they are void.
 //
 // # Page image

@@ -11,8 +11,11 @@ import (
 // Unprotected is true, and a new page protects the records instead: Begin(0),
 // Commit. The caller submits the commands, waits, and calls Settled, Failed or
 // Lost as for a group.
+//
+// On a device with a volatile write cache Mirror belongs before a Flush. It returns none there if
+// records with data have settled since the last one: those need a Mark behind the Flush.
 func (l *Log) Mirror() []*nvmf.Command {
-	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || mutant.On(mutant.NoMirror) {
+	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || l.data || mutant.On(mutant.NoMirror) {
 		return nil
 	}
 	l.newPage, l.mirror = 0, true
@@ -24,17 +27,22 @@ func (l *Log) Mirror() []*nvmf.Command {
 // everything up to the tail had settled: the tail is durable, and the next record
 // starts a new page.
 func (l *Log) Flushed() {
-	if l.g.Volatile && l.durable != l.tail.page {
-		l.durable, l.roll = l.tail.page, true
+	if !l.g.Volatile || l.durable == l.tail.page {
+		return
 	}
+	l.durable, l.roll = l.tail.page, true
+	if l.mirrored { // records without data, all of them in two places
+		l.marked = l.durable
+	}
+	l.data = false
 }
 
-// Unflushed reports whether anything settled is not known to be durable.
+// Unflushed reports whether the log has settled records that are not known to be durable.
 func (l *Log) Unflushed() bool { return l.g.Volatile && l.durable != l.tail.page }
 
-// Unmarked reports whether no image on the media says that the tail is durable.
-// As long as that is so recovery has to verify its data, and cannot tell
-// damage from a write that was not finished.
+// Unmarked reports whether the tail is durable and needs an image on the media that says so:
+// without it recovery has to verify the tail's data, and cannot tell damage from a write that was not
+// finished. Records without data that were in both slots before the flush (Mirror) need none.
 func (l *Log) Unmarked() bool {
 	return l.g.Volatile && l.durable == l.tail.page && l.marked != l.durable && l.slot >= 0 && !mutant.On(mutant.NoMark)
 }

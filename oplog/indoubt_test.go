@@ -47,7 +47,7 @@ func TestInDoubt(t *testing.T) {
 				cmds := l.Supersede()
 				assert.True(t, cmds[0].FUA)
 				r.apply(cmds)
-				l.Committed()
+				l.Settled()
 				assert.False(t, l.InDoubt())
 				if fill > 0 {
 					assert.Equal(t, Create, last(), "%s after %d", name, fill)
@@ -75,7 +75,7 @@ func TestInDoubtUntilDurable(t *testing.T) {
 		r.apply(begin())
 		l.Failed()
 		r.apply(begin())
-		l.Committed()
+		l.Settled()
 		assert.Equal(t, volatile, l.InDoubt())
 	}
 }

@@ -12,11 +12,11 @@ type SlotState int
 
 // The states of a slot.
 const (
-	// SlotIntact: an image of the page, the one that counts or another.
+	// SlotIntact: an intact image of the page, though not necessarily the one that recovery takes.
 	SlotIntact SlotState = iota
-	// SlotUnused: zeros, or what an earlier turn of the ring left.
+	// SlotUnused: zeros, or an image of an earlier round of the ring.
 	SlotUnused
-	// SlotDamaged: neither. A write that a crash cut short leaves that, too.
+	// SlotDamaged: anything else. A write that a crash has cut short looks like damage, too.
 	SlotDamaged
 )
 
@@ -28,9 +28,9 @@ type PageReport struct {
 	Last  bool // the newest page
 }
 
-// Inspect reads the pages that Recover replayed to make l, newest first, back
-// to prior, and reports on each. ErrDamaged if one is not there any more: the
-// log was written to meanwhile.
+// Inspect reads the pages that Recover replayed to make l, newest first, back to prior, and reports
+// on each. It fails with ErrDamaged if one of these pages is gone, because the log has been written
+// to meanwhile.
 func (l *Log) Inspect(prior Prior, m Media, report func(PageReport)) error {
 	if l.slot < 0 {
 		return nil

@@ -2,15 +2,15 @@ package oplog
 
 import "time"
 
-// Quarantine is how long a block that had a command in flight when a
-// connection was lost is not written again. A controller gives up the commands
-// of an association it has lost within its keep-alive time-out and the command
-// quiesce time (Base Specification 2.0, section 3.9); this is several times as
-// long.
+// Quarantine is the time for which a block is not written after a connection was lost with a
+// command for this block in flight. A controller aborts the commands of a lost association within
+// the keep-alive time-out and the command quiesce time (Base Specification 2.0, section 3.9).
+// Quarantine is several times that long.
 const Quarantine = 3 * time.Minute
 
-// Lost drops the group after the connection was lost with its commands in
-// flight: the pages they may still land in are not written again.
+// Lost drops the group after the connection was lost with the group's commands in flight. The
+// target may still execute these commands, so the pages that they write are not used for
+// Quarantine.
 func (l *Log) Lost() {
 	if l.retired == nil {
 		l.retired = make(map[uint64]time.Time)
@@ -32,15 +32,14 @@ func (l *Log) Lost() {
 	}
 	l.nextPage = l.usable(l.nextPage)
 	l.roll, l.newPage, l.blanking, l.marking, l.taken = true, 0, 0, false, 0
-	l.inDoubt = l.inDoubt || l.sent && !l.mirror // the caller repeats it, which may fail
+	l.inDoubt = l.inDoubt || l.sent && !l.mirror // the caller repeats the group, and that may fail
 	l.sent = false
 }
 
-// Suspect tells the log, right after Recover, that commands of an earlier writer
-// may still land. At most one group was in flight. It can have written to four
-// pages: the one before the tail (the copy), the tail's, the next one, and the
-// blank one after that. These pages are not written for Quarantine; the seal goes
-// to the page after them.
+// Suspect tells the log, right after Recover, that the target may still execute commands of an
+// earlier writer. At most one group was in flight. It can have written to four pages: the one
+// before the tail (the copy), the tail's, the next one, and the blank one after that. These pages
+// are not written for Quarantine; the seal goes to the page after them.
 func (l *Log) Suspect() {
 	if l.retired == nil {
 		l.retired = make(map[uint64]time.Time)
@@ -57,8 +56,8 @@ func (l *Log) Suspect() {
 	l.roll = true
 }
 
-// expire returns pages to use that were retired for Quarantine. The next page is
-// then the one right behind the tail again.
+// expire ends the retirement of positions whose Quarantine is over. The next page is then again the
+// one directly behind the tail.
 func (l *Log) expire() {
 	n := len(l.retired)
 	for pos, at := range l.retired {

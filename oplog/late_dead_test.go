@@ -60,7 +60,7 @@ func TestLateCopyAndMirror(t *testing.T) {
 		}
 		if len(again) > 0 {
 			r.apply(again)
-			l.Committed()
+			l.Settled()
 		}
 		r.group(t, l, small(20))
 		_, want := r.recover(t, g, Prior{})
@@ -87,7 +87,7 @@ func TestFinishOnAPageOfItsOwn(t *testing.T) {
 		l.More()
 		require.NoError(t, l.Append(&rec, false))
 		r.apply(l.Commit())
-		l.Committed()
+		l.Settled()
 	}
 	more(10)
 	_, err := l.Begin(0) // its second group, which is lost
@@ -99,7 +99,7 @@ func TestFinishOnAPageOfItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	r.apply(prep)
 	r.apply(l.Commit())
-	l.Committed()
+	l.Settled()
 	require.False(t, l.Open())
 	_, got := r.recover(t, g, Prior{})
 	require.Len(t, got, 1)

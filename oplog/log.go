@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Geometry is where a log lies and what its records are measured in.
+// Geometry says where a log lies on its device, and the sizes that its records count in.
 type Geometry struct {
 	FS         uuid.UUID
 	Start      nvmf.LBA // of slot 0 of the ring's position 0
@@ -39,9 +39,9 @@ var (
 // each lost connection skips a page. Recovery searches as many pages.
 const skipWindow = 16
 
-// Prior names the state a log continues: the final image that the state
-// checkpoint includes, and the generation it was written in. The zero value is
-// a log that was never written.
+// Prior is the position from which a log continues: the final image that the state checkpoint
+// includes, and the generation of that image. The zero value stands for a log that was never
+// written.
 type Prior struct {
 	Page, Version, CRC uint64
 	Generation         uint64
@@ -49,7 +49,7 @@ type Prior struct {
 
 func (p Prior) position() position { return position{p.Page, p.Version, p.CRC} }
 
-// Log is the writing end. See the package comment.
+// A Log appends to the log of one file system. The package comment has the order of its calls.
 type Log struct {
 	g          Geometry
 	generation uint64
@@ -76,8 +76,8 @@ type Log struct {
 
 	deferred []byte // encoded records, see Defer
 
-	// retired positions of the ring had a command in flight when a connection
-	// was lost, at that time.
+	// retired has the positions of the ring that had a command in flight when a connection was
+	// lost, and the time of the loss.
 	retired map[uint64]time.Time
 
 	roll     bool   // the next image starts a new page
@@ -86,19 +86,20 @@ type Log struct {
 	blanked  uint64 // highest page known to be blank
 	blanking uint64 // page whose blanking is in flight, 0 if none
 	cutting  bool   // the tail's operation is unfinished and void (rule 10)
-	cutHere  bool   // and it began on an earlier page
+	cutHere  bool   // the tail's unfinished operation began on an earlier page
 	durable  uint64 // last durable page (Volatile)
-	marked   uint64 // last page that an image on the media names as durable
-	marking  bool   // the group names one
+	marked   uint64 // last page that an image on the media names as durable (Unmarked)
+	data     bool   // records since the last durable page may have data (Volatile)
+	marking  bool   // the group's image names the last durable page, with FUA
 
-	found fingerprint // zero where Recover rejected something
+	found fingerprint // zero if Recover rejected an image
 
 	cmds [3]nvmf.Command
 	iov  [3][1][]byte
 	list []*nvmf.Command
 }
 
-// blank is what unused pages hold.
+// blank is the content of an unused page.
 var blank [2 * PageSize]byte
 
 func newLog(g Geometry, prior Prior) *Log {
@@ -113,9 +114,8 @@ func newLog(g Geometry, prior Prior) *Log {
 	}
 }
 
-// Prior returns the position a state checkpoint taken now would name, and
-// makes the next image start a new page: recovery follows the log from exactly
-// this image.
+// Prior returns the position for a state checkpoint of the present state. The next image starts a
+// new page, because recovery follows the log from exactly the image that Prior names.
 func (l *Log) Prior() Prior {
 	l.roll, l.final = true, true
 	return Prior{Page: l.tail.page, Version: l.tail.version, CRC: l.tail.crc, Generation: l.generation}
@@ -178,19 +178,19 @@ func (l *Log) startGroup(need int) ([]*nvmf.Command, error) {
 	return l.list, nil
 }
 
-// More says, between Begin and Append, that the operation goes on in the next
-// group: a crash before that one has settled leaves nothing of either.
+// More says, between Begin and Append, that the operation goes on in the next group. After a crash
+// before the next group has settled, neither group has any effect.
 func (l *Log) More() {
 	l.next.more = true
-	l.next.window = l.next.window[:0] // records of operations that have ended do not grow
+	l.next.window = l.next.window[:0] // a record does not grow over the start of another operation
 }
 
 // Open reports whether the operation of the tail goes on in the next group.
 func (l *Log) Open() bool { return l.cur.more }
 
-// Finish returns commands that write the tail once more as the end of its
-// operation. It returns none where the operation has ended, or where the other
-// slot of the tail's page may not be written. It is used as Mirror is.
+// Finish returns commands that write the tail once more as the end of its operation. It returns
+// none if the operation has ended, or if the other slot of the tail's page may not be written. The
+// caller proceeds as after Mirror.
 func (l *Log) Finish() []*nvmf.Command {
 	if !l.cur.more || l.final || l.slot < 0 || l.lostSlot {
 		return nil
@@ -262,8 +262,8 @@ func (l *Log) Commit() []*nvmf.Command {
 // the next page names only one of the two images.
 func (l *Log) copies() bool { return l.slot >= 0 && !l.lostSlot && !mutant.On(mutant.NoCopy) }
 
-// Committed ends the group: its image and data have completed.
-func (l *Log) Committed() {
+// Settled ends the group: the commands of its image and data have completed.
+func (l *Log) Settled() {
 	if l.blanking != 0 {
 		l.blanked, l.blanking = l.blanking, 0
 	}

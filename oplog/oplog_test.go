@@ -71,7 +71,7 @@ func (r *ring) seal(t require.TestingT, l *Log) {
 	require.NoError(t, err)
 	r.apply(prep)
 	r.apply(l.Commit())
-	l.Committed()
+	l.Settled()
 }
 
 func (r *ring) group(t require.TestingT, l *Log, recs ...Record) {
@@ -86,7 +86,7 @@ func (r *ring) group(t require.TestingT, l *Log, recs ...Record) {
 		require.NoError(t, l.Append(&recs[i], true))
 	}
 	r.apply(l.Commit())
-	l.Committed()
+	l.Settled()
 }
 
 // samples has one record of each type.
@@ -104,7 +104,7 @@ var samples = []Record{
 
 // rangeSamples has records of a file system with ranges.
 var rangeSamples = []Record{
-	{Type: MapRange, Ino: 3, Time: 10, Size: 700, Mtime: 11, Ranges: []Range{{Off: 100, Len: 200, Place: 3, Cut: 4}, {Off: 1 << 40, Len: 1 << 33, Place: 0x80000005, Cut: 1}}},
+	{Type: MapRange, Ino: 3, Time: 10, Size: 700, Mtime: 11, Ranges: []Range{{Off: 100, Len: 200, Partition: 3, Cut: 4}, {Off: 1 << 40, Len: 1 << 33, Partition: 0x80000005, Cut: 1}}},
 	{Type: MapRange, Ino: 4, Time: 12, Size: 800, Mtime: -1},
 	{Type: DropRange, Ino: 3, Time: 13, Offset: 1 << 41, Length: 6},
 }
@@ -185,7 +185,7 @@ func TestReplayAndWrap(t *testing.T) {
 			require.ErrorIs(t, err, ErrFull)
 			if cmds := l.Mirror(); cmds != nil {
 				r.apply(cmds)
-				l.Committed()
+				l.Settled()
 			}
 			prior = l.Prior()
 			l.Release(prior)
@@ -291,14 +291,14 @@ func BenchmarkGroup(b *testing.B) {
 		rec.File, rec.Phys, rec.End = uint32(i), uint32(i), 32768
 		if _, err := l.Begin(rec.Len() + pendingSize); err != nil {
 			if cmds := l.Mirror(); cmds != nil {
-				l.Committed()
+				l.Settled()
 			}
 			l.Release(l.Prior())
 			_, _ = l.Begin(rec.Len() + pendingSize)
 		}
 		_ = l.Append(&rec, true)
 		l.Commit()
-		l.Committed()
+		l.Settled()
 	}
 }
 

@@ -37,11 +37,11 @@ const (
 
 	// flagVolatile: written under the rules for a volatile write cache.
 	flagVolatile = 1 << 0
-	// flagMore: the operation that the last records belong to goes on in the
-	// next image. They count only if that is there.
+	// flagMore: the operation of the last records goes on in the next image. These records count
+	// only if the next image exists.
 	flagMore = 1 << 1
-	// flagCut: it does not: the image before was the last of that operation, and
-	// it never came to its end.
+	// flagCut: the operation that the image before left unfinished has no end, and its records are
+	// void.
 	flagCut    = 1 << 2
 	knownFlags = flagVolatile | flagMore | flagCut
 )
@@ -86,8 +86,8 @@ func (im *image) whole() int {
 	return int(binary.LittleEndian.Uint16(im.raw[offWhole:]))
 }
 
-// newer reports whether im was made after b. A writer that was cut off may have
-// used the versions that the next one uses, too: the generation decides.
+// newer reports whether im was made after b. The generation decides first: a writer that was cut
+// off from the device may have used the same versions as its successor.
 func (im *image) newer(b *image) bool {
 	if im.generation != b.generation {
 		return im.generation > b.generation
@@ -188,12 +188,12 @@ func newPageBuffer() *pageBuffer {
 	return &pageBuffer{raw: mem[leadSize:], summed: mem[:PageSize]}
 }
 
-// leadSize is how many bytes an image lacks to be summed in whole steps: what
-// is left over takes as long as half of the rest. Zeros in front of it make up
-// for them.
+// leadSize is the number of zeros in front of an image when its CRC is computed. They fill the
+// image up to a multiple of the step of crc64.Update: a shorter last step would take half as long
+// as all others together.
 const leadSize = PageSize - offCRC
 
-// beforeLead is the CRC that leadSize zeros turn into that of no bytes.
+// beforeLead is the initial value that leadSize zeros turn into the CRC of no bytes.
 var beforeLead = func() uint64 {
 	const polynomial = 0x9a6c9329ac4bc9b5 // of CRC-64/NVME, reflected
 	crc := ^uint64(0)
@@ -230,8 +230,8 @@ func (b *pageBuffer) copyRecords(src *pageBuffer) {
 	b.more, b.whole, b.cut = src.more, src.whole, src.cut
 }
 
-// follow says that what is appended to the copy of an image continues the
-// operation that image left unfinished, or begins one.
+// follow prepares the copy of an image for the next records: they continue the operation that the
+// image left unfinished, or begin a new one.
 func (b *pageBuffer) follow() {
 	if !b.more {
 		b.whole = b.records
@@ -295,7 +295,7 @@ func (b *pageBuffer) seal(h *header) uint64 {
 	return crc
 }
 
-// header is what an image says beside its records.
+// header has the fields of an image other than its records and pending list.
 type header struct {
 	fs         uuid.UUID
 	generation uint64

@@ -30,7 +30,7 @@ import (
 //	                              32 count (u32)  36 zero (u32)  40 least size
 //	Punch     arg: 0              24 file hugeblock (u32)  28 count (u32)
 //	MapRange  arg: 0              24 least size  32 mtime  40 ranges, 24 bytes each:
-//	                              0 offset  8 length  16 place (u32)  20 cut (u32)
+//	                              0 offset  8 length  16 partition (u32)  20 cut (u32)
 //	DropRange arg: 0              24 offset  32 length
 type Type uint8
 
@@ -61,10 +61,10 @@ const (
 	Allocate Type = 9
 	// Punch takes the hugeblocks from Count hugeblocks of a file.
 	Punch Type = 10
-	// MapRange says of Ranges of a file, in turn, that other partitions have the
-	// bytes. The file is at least Size bytes long then, and was changed at Mtime.
+	// MapRange says that other partitions have the bytes of Ranges of a file, in this order. After
+	// it the file is at least Size bytes long, and its modification time is Mtime.
 	MapRange Type = 11
-	// DropRange ends that for Length bytes from Offset on.
+	// DropRange ends such mappings for Length bytes from Offset on.
 	DropRange Type = 12
 )
 
@@ -95,21 +95,21 @@ const (
 	dropSize     = 40
 )
 
-// MaxRanges is how many ranges a MapRange record has at most: it fits a page, and
-// what is deferred with it.
+// MaxRanges is the largest number of ranges in a MapRange record, so that the record and the
+// deferred ones fit a page.
 const MaxRanges = (Capacity - maxDeferred - mapRangeSize) / rangeSize
 
-// A Range is a part of a file whose bytes another partition has. Place says which
-// one, Cut how often the file had been cut when they were written.
+// A Range is a part of a file whose bytes are in another partition. Cut is the number of times that
+// the file had been truncated when these bytes were written.
 type Range struct {
-	Off, Len   int64
-	Place, Cut uint32
+	Off, Len       int64
+	Partition, Cut uint32
 }
 
 // End returns the offset of the byte behind the range.
 func (r *Range) End() int64 { return r.Off + r.Len }
 
-// ErrRecord: a record inside an intact page makes no sense.
+// ErrRecord: a record in an intact page is not valid.
 var ErrRecord = errors.New("log record is not valid")
 
 // Record is one operation, decoded. Which fields count depends on Type.
@@ -170,7 +170,7 @@ func (r *Record) Len() int {
 	return headerSize
 }
 
-// encode writes the record to the start of b, which has room for Len bytes.
+// encode writes the record to the start of b, which has space for Len bytes.
 func (r *Record) encode(b []byte) int {
 	n := r.Len()
 	b = b[:n]
@@ -181,57 +181,83 @@ func (r *Record) encode(b []byte) int {
 	le.PutUint64(b[8:], r.Ino)
 	le.PutUint64(b[16:], uint64(r.Time))
 	switch r.Type {
+	case Write, Allocate, Punch:
+		r.encodeExtent(b)
+	case Create, Unlink, Link, Rename:
+		r.encodeNames(b)
+	case Truncate, SetAttr:
+		r.encodeAttributes(b)
+	case MapRange, DropRange:
+		r.encodeRanges(b)
+	}
+	return n
+}
+
+func (r *Record) encodeExtent(b []byte) {
+	le := binary.LittleEndian
+	le.PutUint32(b[24:], r.File)
+	switch r.Type {
 	case Write:
 		le.PutUint32(b[4:], r.FirstUnit)
-		le.PutUint32(b[24:], r.File)
 		le.PutUint32(b[28:], r.Phys)
 		le.PutUint64(b[32:], r.End)
 		putCRCs(b[writeSize:], r.CRCs)
+	case Allocate:
+		le.PutUint32(b[28:], r.Phys)
+		le.PutUint32(b[32:], r.Count)
+		le.PutUint64(b[40:], r.Size)
+	case Punch:
+		le.PutUint32(b[28:], r.Count)
+	}
+}
+
+func (r *Record) encodeNames(b []byte) {
+	le := binary.LittleEndian
+	le.PutUint64(b[24:], r.Parent)
+	switch r.Type {
 	case Create:
 		le.PutUint32(b[4:], r.Mode)
-		le.PutUint64(b[24:], r.Parent)
 		le.PutUint32(b[32:], r.UID)
 		le.PutUint32(b[36:], r.GID)
 		putNames(b[40:], r.Name, r.NewName)
 	case Unlink, Link:
-		le.PutUint64(b[24:], r.Parent)
 		le.PutUint16(b[32:], uint16(len(r.Name)))
 		copy(b[nameSize:], r.Name)
 	case Rename:
 		le.PutUint32(b[4:], r.Flags)
-		le.PutUint64(b[24:], r.Parent)
 		le.PutUint64(b[32:], r.NewParent)
 		putNames(b[40:], r.Name, r.NewName)
-	case Truncate:
+	}
+}
+
+func (r *Record) encodeAttributes(b []byte) {
+	le := binary.LittleEndian
+	if r.Type == Truncate {
 		if r.HasCRC {
 			b[4] = 1
 		}
 		le.PutUint64(b[24:], r.Size)
 		le.PutUint64(b[32:], r.CRC)
-	case SetAttr:
-		le.PutUint32(b[4:], r.Mask)
-		le.PutUint32(b[24:], r.Mode)
-		le.PutUint32(b[28:], r.UID)
-		le.PutUint32(b[32:], r.GID)
-		le.PutUint64(b[40:], uint64(r.Atime))
-		le.PutUint64(b[48:], uint64(r.Mtime))
-	case Allocate:
-		le.PutUint32(b[24:], r.File)
-		le.PutUint32(b[28:], r.Phys)
-		le.PutUint32(b[32:], r.Count)
-		le.PutUint64(b[40:], r.Size)
-	case Punch:
-		le.PutUint32(b[24:], r.File)
-		le.PutUint32(b[28:], r.Count)
-	case MapRange:
-		le.PutUint64(b[24:], r.Size)
-		le.PutUint64(b[32:], uint64(r.Mtime))
-		putRanges(b[mapRangeSize:], r.Ranges)
-	case DropRange:
+		return
+	}
+	le.PutUint32(b[4:], r.Mask)
+	le.PutUint32(b[24:], r.Mode)
+	le.PutUint32(b[28:], r.UID)
+	le.PutUint32(b[32:], r.GID)
+	le.PutUint64(b[40:], uint64(r.Atime))
+	le.PutUint64(b[48:], uint64(r.Mtime))
+}
+
+func (r *Record) encodeRanges(b []byte) {
+	le := binary.LittleEndian
+	if r.Type == DropRange {
 		le.PutUint64(b[24:], r.Offset)
 		le.PutUint64(b[32:], r.Length)
+		return
 	}
-	return n
+	le.PutUint64(b[24:], r.Size)
+	le.PutUint64(b[32:], uint64(r.Mtime))
+	putRanges(b[mapRangeSize:], r.Ranges)
 }
 
 func putRanges(b []byte, ranges []Range) {
@@ -245,7 +271,7 @@ func (r *Range) Encode(b []byte) {
 	le := binary.LittleEndian
 	le.PutUint64(b, uint64(r.Off))
 	le.PutUint64(b[8:], uint64(r.Len))
-	le.PutUint32(b[16:], r.Place)
+	le.PutUint32(b[16:], r.Partition)
 	le.PutUint32(b[20:], r.Cut)
 }
 
@@ -329,7 +355,7 @@ func (r *Record) decode(b []byte) (int, error) {
 		r.Offset, r.Length = le.Uint64(b[24:]), le.Uint64(b[32:])
 	}
 	if !ok {
-		return 0, fmt.Errorf("record of type %d and %d bytes has lengths inside that do not fit: %w", t, n, ErrRecord)
+		return 0, fmt.Errorf("record of type %d and %d bytes: the lengths in it do not add up: %w", t, n, ErrRecord)
 	}
 	return n, nil
 }

@@ -31,7 +31,7 @@ type Media struct {
 	Reset func() error
 }
 
-// node is a page of the chain while it is being followed.
+// node is one page of the chain of pages that recovery follows.
 type node struct {
 	at     position
 	gen    uint64
@@ -43,19 +43,19 @@ type node struct {
 type recovery struct {
 	g       *Geometry
 	m       *Media
-	skip    int // how many candidates for the tail did not verify
+	skip    int // number of candidates for the last settled image that did not verify
 	rec     Record
 	queue   []*image // final images accepted but not yet replayed
 	last    *image   // last replayed
-	held    []*image // end with records of an operation whose end has not been seen
+	held    []*image // images that end with records of an operation whose end has not been read yet
 	durable uint64
 	version uint64 // highest seen
 	gen     uint64
 	buf     []byte // what ring positions [bufPos, bufPos+bufLen) hold
 	bufPos  uint64
 	bufLen  uint64
-	// seen is what load returned for the pages of the window: each of them is
-	// asked for again for every page before it.
+	// seen has the last pages that load returned: each page of the window is asked for again for
+	// every page before it.
 	seen [skipWindow]*node
 }
 
@@ -69,7 +69,7 @@ type recovery struct {
 // that fails, Recover starts over with the next candidate.
 func Recover(g Geometry, prior Prior, m Media) (*Log, error) {
 	if max(prior.Page, prior.Version, prior.Generation) >= maxNumber {
-		return nil, fmt.Errorf("the log continues page %d, version %d, generation %d, which nothing reaches: %w",
+		return nil, fmt.Errorf("the state checkpoint names log page %d, version %d, generation %d, higher numbers than a log can have: %w",
 			prior.Page, prior.Version, prior.Generation, ErrDamaged)
 	}
 	for skip := 0; ; skip++ {
@@ -115,12 +115,12 @@ func (n *node) find(p position) *image {
 	return nil
 }
 
-// names reports whether p is the node's final image, as far as it can be told.
-func (n *node) names(p position) bool { return n.at == p || n.find(p) != nil }
+// has reports whether p is the position of the node or of one of its images.
+func (n *node) has(p position) bool { return n.at == p || n.find(p) != nil }
 
-// successor finds the page that continues cur: of those in the window that
-// name one of cur's images, the newest. gap says that a later page exists that
-// does not continue cur; it may know better than cur what is durable.
+// successor finds the page that continues cur: of the pages in the window that name one of cur's
+// images, the newest. gap says that a later page exists that does not continue cur. That page may
+// name a later durable page than cur does.
 func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 	var durable uint64
 	for page := cur.at.page + 1; page <= cur.at.page+skipWindow; page++ {
@@ -132,7 +132,7 @@ func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 			if im.generation < cur.gen || im.generation == cur.gen && im.at.version <= cur.at.version {
 				continue // of a branch that an earlier recovery, or a failed group, dropped
 			}
-			if !cur.names(im.prev) {
+			if !cur.has(im.prev) {
 				gap, durable = true, max(durable, im.durable)
 				continue
 			}
@@ -178,7 +178,7 @@ func (rv *recovery) load(page uint64) (*node, error) {
 		im, err := decodeImage(n.raw[at:at+PageSize:at+PageSize], rv.g.FS, page, slot)
 		switch {
 		case err == nil && max(im.at.page, im.at.version, im.generation) >= maxNumber:
-			return nil, fmt.Errorf("log page %d has an image of version %d, generation %d, which nothing reaches: %w",
+			return nil, fmt.Errorf("log page %d has an image of version %d, generation %d, higher numbers than a log can have: %w",
 				page, im.at.version, im.generation, ErrDamaged)
 		case err == nil:
 			n.images = append(n.images, im)
@@ -227,6 +227,9 @@ func (rv *recovery) finish(prior Prior, tail *node, gap bool) (*Log, error) {
 	if len(tail.images) > 0 {
 		volatile = tail.images[0].volatile
 	} else if !gap {
+		if rv.skip > 0 {
+			return nil, fmt.Errorf("the log behind page %d has changed since it was read: %w", tail.at.page, ErrDamaged)
+		}
 		return rv.whole(prior, tail), nil
 	}
 	list, err := rv.candidates(tail, volatile, gap)
@@ -239,8 +242,8 @@ func (rv *recovery) finish(prior Prior, tail *node, gap bool) (*Log, error) {
 	return rv.accept(prior, tail, list[rv.skip])
 }
 
-// candidate is what may be the last settled image: one of the tail's page, or
-// previous or none.
+// A candidate may be the last settled image. It is one of the images of the tail's page, or
+// acceptPrevious or acceptNone.
 type candidate struct {
 	image   int
 	pending bool // it counts if its pending data verifies
@@ -321,8 +324,9 @@ func (rv *recovery) accept(prior Prior, tail *node, c candidate) (*Log, error) {
 	return rv.resume(prior, reject), nil
 }
 
-// whole is resume for a log of which nothing was rejected: what it says can
-// only change when something is written behind its tail or over it.
+// whole is resume for a log of which nothing was rejected. Recovery from it finds something else
+// only after a write to the tail's page or to a page that may come next; their content becomes
+// l.found.
 func (rv *recovery) whole(prior Prior, tail *node) *Log {
 	l := rv.resume(prior, 0)
 	next := tail.at.page + 1
@@ -357,6 +361,7 @@ func (rv *recovery) resume(prior Prior, reject uint64) *Log {
 		l.cutting = len(rv.held) > 0
 		l.cutHere = l.cutting && rv.held[0] != im
 		l.mirrored, l.roll = false, l.g.Volatile && l.durable >= im.at.page
+		l.data = l.g.Volatile && !l.roll
 	}
 	l.blanked = l.tail.page
 	if reject > l.tail.page {

@@ -30,7 +30,7 @@ func TestUnchanged(t *testing.T) {
 	for i := range 20 * int(testGeometry.Pages) { // several turns of the ring, 17 records a page
 		step("a group", func() { r.group(t, w, grown(i)) })
 		if i%50 == 20 {
-			step("the mirror", func() { r.apply(w.Mirror()); w.Committed() })
+			step("the mirror", func() { r.apply(w.Mirror()); w.Settled() })
 		}
 		if w.Free() < 3 {
 			step("the group behind a state checkpoint", func() {
@@ -48,6 +48,29 @@ func grown(i int) Record {
 	rec := samples[1]
 	rec.Ino = uint64(i + 10)
 	return rec
+}
+
+// A reader that starts over, while the writer has gone on to another turn of the ring, does not take the log for an empty one.
+func TestChangedBetweenCandidates(t *testing.T) {
+	r := newRing(testGeometry)
+	w, _ := r.recover(t, testGeometry, Prior{})
+	r.seal(t, w)
+	r.group(t, w, samples[1])
+	r.group(t, w, samples[0])
+	var recs []Record
+	m := r.media(&recs)
+	m.Verify = func(*Record, int, int) (bool, error) { return false, nil }
+	m.Reset = func() error {
+		for i := 0; w.tail.page <= testGeometry.Pages+skipWindow; i++ {
+			if w.Free() < 3 {
+				w.Release(w.Prior())
+			}
+			r.group(t, w, grown(i))
+		}
+		return nil
+	}
+	_, err := Recover(testGeometry, Prior{}, m)
+	require.ErrorIs(t, err, ErrDamaged)
 }
 
 // What was left out because its data was not there may count a moment later,

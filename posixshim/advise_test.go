@@ -5,11 +5,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/vfs"
 )
 
 // advised notes what it is told.
 type advised struct {
-	File
+	vfs.File
 	told *[]int64
 }
 
@@ -26,7 +28,7 @@ func TestAdvise(t *testing.T) {
 	f, err := p.files.get(h)
 	require.NoError(t, err)
 	var told []int64
-	var spy File = advised{f.current(), &told}
+	var spy vfs.File = advised{f.current(), &told}
 	f.file.Store(&spy)
 	require.NoError(t, p.Advise(h, 1, 2, unix.FADV_WILLNEED))
 	require.Equal(t, []int64{1, 2, unix.FADV_WILLNEED}, told)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -24,15 +25,15 @@ const (
 // device is st_dev of the mount that an inode is of: no driver has such a number.
 func device(ino microfs.Ino) uint64 { return unix.Mkdev(0x6e76, 0x6372+uint32(mountNumber(ino))) }
 
-// emptyPath says that flags of the AT_ family make the open file of a place the one that is meant.
-func emptyPath(place Place, flags int) bool {
+// emptyPath says that flags of the AT_ family make the open file itself the one that is meant.
+func emptyPath(place PathAt, flags int) bool {
 	return flags&unix.AT_EMPTY_PATH != 0 && place.Path == ""
 }
 
 func follows(flags int) bool { return flags&unix.AT_SYMLINK_NOFOLLOW == 0 }
 
 // Attr returns the attributes of a path. flags are of the AT_ family.
-func (p *Process) Attr(place Place, flags int) (microfs.Attr, error) {
+func (p *Process) Attr(place PathAt, flags int) (microfs.Attr, error) {
 	if emptyPath(place, flags) {
 		return p.FileAttr(place.Dir)
 	}
@@ -60,7 +61,7 @@ func (p *Process) FileAttr(h Handle) (microfs.Attr, error) {
 }
 
 // SetAttr changes attributes of a path.
-func (p *Process) SetAttr(place Place, flags int, in microfs.SetAttr) error {
+func (p *Process) SetAttr(place PathAt, flags int, in microfs.SetAttr) error {
 	if emptyPath(place, flags) {
 		return p.SetFileAttr(place.Dir, in)
 	}
@@ -105,7 +106,7 @@ func timespec(t time.Time) syscall.Timespec {
 }
 
 // Stat is fstatat(2); out is a struct stat.
-func (p *Process) Stat(place Place, flags int, out []byte) error {
+func (p *Process) Stat(place PathAt, flags int, out []byte) error {
 	if flags&^(unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) != 0 {
 		return syscall.EINVAL
 	}
@@ -136,7 +137,7 @@ func putStat(out []byte, a *microfs.Attr) error {
 }
 
 // Statx is statx(2); out is a struct statx.
-func (p *Process) Statx(place Place, flags int, mask uint32, out []byte) error {
+func (p *Process) Statx(place PathAt, flags int, mask uint32, out []byte) error {
 	const sync = unix.AT_STATX_FORCE_SYNC | unix.AT_STATX_DONT_SYNC
 	const known = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | sync
 	if flags&^known != 0 || flags&sync == sync || mask&unix.STATX__RESERVED != 0 {
@@ -161,7 +162,7 @@ func (p *Process) Statx(place Place, flags int, mask uint32, out []byte) error {
 
 // Access is faccessat(2). That a process does not write yet is not held against
 // its permission to write.
-func (p *Process) Access(place Place, mode, flags int) error {
+func (p *Process) Access(place PathAt, mode, flags int) error {
 	if mode&^7 != 0 {
 		return syscall.EINVAL
 	}
@@ -191,7 +192,7 @@ func (p *Process) Access(place Place, mode, flags int) error {
 	return p.access(fs, dir, path, mode, flags)
 }
 
-func (p *Process) access(fs FS, dir microfs.Ino, path string, mode, flags int) error {
+func (p *Process) access(fs vfs.FS, dir microfs.Ino, path string, mode, flags int) error {
 	if real := p.real.Load(); real != nil && flags&unix.AT_EACCESS == 0 {
 		return fs.AccessAs(*real, dir, path, uint32(mode), follows(flags))
 	}
@@ -204,7 +205,7 @@ func modeChange(mode uint32) microfs.SetAttr {
 }
 
 // Chmod is fchmodat(2). As on Linux, a symbolic link has no mode of its own to change.
-func (p *Process) Chmod(place Place, mode uint32, flags int) error {
+func (p *Process) Chmod(place PathAt, mode uint32, flags int) error {
 	if flags&^unix.AT_SYMLINK_NOFOLLOW != 0 {
 		return syscall.EINVAL
 	}
@@ -235,7 +236,7 @@ func ownerChange(uid, gid uint32) (in microfs.SetAttr) {
 }
 
 // Chown is fchownat(2).
-func (p *Process) Chown(place Place, uid, gid uint32, flags int) error {
+func (p *Process) Chown(place PathAt, uid, gid uint32, flags int) error {
 	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
 		return syscall.EINVAL
 	}
@@ -249,7 +250,7 @@ func (p *Process) Fchown(h Handle, uid, gid uint32) error {
 
 // Utimes is utimensat(2) and its older forms: times are two numbers of seconds, each followed by a number of unit
 // nanoseconds, if unit is not 0. No times are the current one.
-func (p *Process) Utimes(place Place, times []byte, unit, flags int) error {
+func (p *Process) Utimes(place PathAt, times []byte, unit, flags int) error {
 	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
 		return syscall.EINVAL
 	}
@@ -327,7 +328,7 @@ func (m *mountPoint) space() (microfs.StatFS, error) {
 }
 
 // Statfs is statfs(2); out is a struct statfs.
-func (p *Process) Statfs(place Place, out []byte) error {
+func (p *Process) Statfs(place PathAt, out []byte) error {
 	if _, err := p.Attr(place, 0); err != nil {
 		return err
 	}
@@ -360,7 +361,7 @@ type statvfs struct {
 }
 
 // Statvfs is statvfs(3); out is a struct statvfs.
-func (p *Process) Statvfs(place Place, out []byte) error {
+func (p *Process) Statvfs(place PathAt, out []byte) error {
 	if _, err := p.Attr(place, 0); err != nil {
 		return err
 	}

@@ -14,9 +14,9 @@ import (
 func TestChangesOfSeveral(t *testing.T) {
 	const n = 3 * page / 2
 	for _, tc := range []struct {
-		name string
-		unit int // bytes in a row that are one process's
-		most int // changes of each process
+		name  string
+		unit  int // bytes in a row that are one process's
+		limit int // changes of each process
 	}{
 		{"bytes", n/9 + 1, 5},
 		{"floats in turn", 8, n/8/3 + 1},
@@ -40,7 +40,7 @@ func TestChangesOfSeveral(t *testing.T) {
 					}
 				}
 				all := changes(read, now)
-				assert.LessOrEqual(t, len(all), tc.most)
+				assert.LessOrEqual(t, len(all), tc.limit)
 				for _, c := range all {
 					copy(file[c.start:c.end], now[c.start:c.end])
 				}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -98,7 +99,7 @@ func (p *Process) readOnce(f *openFile, bufs [][]byte, off int64) (n int, moved 
 }
 
 // readFrom reads into memory of the application.
-func readFrom(file File, bufs [][]byte, off int64) (int, error) {
+func readFrom(file vfs.File, bufs [][]byte, off int64) (int, error) {
 	size, err := file.Size()
 	if err != nil {
 		return 0, err
@@ -176,39 +177,39 @@ func (p *Process) read(h Handle, bufs [][]byte, off int64) (int, error) {
 }
 
 // Write writes at the offset, or at the end with O_APPEND, and moves the
-// offset on. What would make the file larger than most is not written: ErrBeyond if
+// offset on. What would make the file larger than limit is not written: ErrFileTooLarge if
 // that is where it begins.
-func (p *Process) Write(h Handle, buf []byte, most int64) (int, error) {
+func (p *Process) Write(h Handle, buf []byte, limit int64) (int, error) {
 	s := takeScratch(buf)
-	n, err := p.write(h, s.one[:], -1, most)
+	n, err := p.write(h, s.one[:], -1, limit)
 	s.give()
 	return n, err
 }
 
 // Pwrite writes at off. With O_APPEND it appends, as Linux does.
-func (p *Process) Pwrite(h Handle, buf []byte, off, most int64) (int, error) {
+func (p *Process) Pwrite(h Handle, buf []byte, off, limit int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
 	}
 	s := takeScratch(buf)
-	n, err := p.write(h, s.one[:], off, most)
+	n, err := p.write(h, s.one[:], off, limit)
 	s.give()
 	return n, err
 }
 
 // Writev writes several buffers at off, or at the offset if off is -1.
-func (p *Process) Writev(h Handle, iov []syscall.Iovec, off, most int64) (int, error) {
+func (p *Process) Writev(h Handle, iov []syscall.Iovec, off, limit int64) (int, error) {
 	s := takeScratch(nil)
 	bufs, err := s.vectors(iov)
 	n := 0
 	if err == nil {
-		n, err = p.write(h, bufs, off, most)
+		n, err = p.write(h, bufs, off, limit)
 	}
 	s.give()
 	return n, err
 }
 
-func (p *Process) write(h Handle, bufs [][]byte, off, most int64) (int, error) {
+func (p *Process) write(h Handle, bufs [][]byte, off, limit int64) (int, error) {
 	f, err := p.writer(h)
 	if err != nil {
 		return 0, err
@@ -222,46 +223,46 @@ func (p *Process) write(h Handle, bufs [][]byte, off, most int64) (int, error) {
 	atEnd := f.flags.Load()&syscall.O_APPEND != 0
 	if off >= 0 {
 		if !atEnd {
-			return written(p.writeBelow(f, bufs, off, most))
+			return written(p.writeBelow(f, bufs, off, limit))
 		}
-		n, _, err := p.append(f, bufs, most)
+		n, _, err := p.append(f, bufs, limit)
 		return written(n, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if atEnd {
-		n, end, err := p.append(f, bufs, most)
+		n, end, err := p.append(f, bufs, limit)
 		if n > 0 {
 			f.offset = end
 		}
 		return written(n, err)
 	}
-	n, err := p.writeBelow(f, bufs, f.offset, most)
+	n, err := p.writeBelow(f, bufs, f.offset, limit)
 	f.offset += int64(n)
 	return written(n, err)
 }
 
-// writeBelow is writeAt before most.
-func (p *Process) writeBelow(f *openFile, bufs [][]byte, off, most int64) (int, error) {
-	bufs, err := microfs.Below(bufs, off, most)
+// writeBelow is writeAt before limit.
+func (p *Process) writeBelow(f *openFile, bufs [][]byte, off, limit int64) (int, error) {
+	bufs, err := microfs.Below(bufs, off, limit)
 	if err != nil {
 		return 0, err
 	}
 	return p.writeAt(f, bufs, off)
 }
 
-// NoLimit is a limit for the size of files that there is none.
-const NoLimit int64 = math.MaxInt64
+// NoLimit is the limit of a process that has none for the size of files.
+const NoLimit int64 = vfs.NoLimit
 
-// mayGrow says whether a file of these attributes may become so large: ErrBeyond if
+// mayGrow says whether a file of these attributes may become so large: ErrFileTooLarge if
 // not. A larger one may stay what it is.
-func mayGrow(stat func() (microfs.Attr, error), size, most int64) error {
-	if size <= most {
+func mayGrow(stat func() (microfs.Attr, error), size, limit int64) error {
+	if size <= limit {
 		return nil
 	}
 	attr, err := stat()
 	if err == nil && size > attr.Size {
-		err = microfs.ErrBeyond
+		err = microfs.ErrFileTooLarge
 	}
 	return err
 }

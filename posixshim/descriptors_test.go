@@ -78,6 +78,12 @@ g: wrote 4194304, read 4194304, same 1, sync 0
 	}
 }
 
+// An application that gives its files numbers of its choice gets them also while the runtime's threads open descriptors.
+func TestNumbersOfChoice(t *testing.T) {
+	program := compile(t, "gcc", "numbers.c", "-Wall", "-Wextra", "-Werror")
+	assert.Equal(t, "done\n", output(t, newStore(t).command(program, mount, "10000")))
+}
+
 // What is the runtime's and what another thread has opened at the same time is
 // told apart.
 func TestLoadWhileOthersOpen(t *testing.T) {

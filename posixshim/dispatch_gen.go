@@ -4,66 +4,66 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x0e3a6b51
+const protocol uint32 = 0x10f5b8a7
 
 // The calls, by their line in calls.txt.
 const (
 	callOpen      uint32 = 4
-	callRelease   uint32 = 12
-	callRead      uint32 = 13
-	callWrite     uint32 = 14
-	callPread     uint32 = 15
-	callPwrite    uint32 = 16
-	callReadv     uint32 = 17
-	callWritev    uint32 = 18
-	callSeek      uint32 = 19
-	callGetfl     uint32 = 20
-	callSetfl     uint32 = 21
-	callGetdents  uint32 = 22
-	callFsync     uint32 = 23
-	callFtruncate uint32 = 24
-	callFallocate uint32 = 25
-	callLock      uint32 = 26
-	callFlock     uint32 = 27
-	callMap       uint32 = 28
-	callUnmap     uint32 = 29
-	callMsync     uint32 = 30
-	callFstat     uint32 = 31
-	callFchmod    uint32 = 32
-	callFchown    uint32 = 33
-	callFutimes   uint32 = 34
-	callFpath     uint32 = 35
-	callName      uint32 = 36
-	callStat      uint32 = 37
-	callStatx     uint32 = 38
-	callChmod     uint32 = 39
-	callChown     uint32 = 40
-	callUtimes    uint32 = 41
-	callAccess    uint32 = 42
-	callTruncate  uint32 = 43
-	callMkdir     uint32 = 44
-	callRmdir     uint32 = 45
-	callUnlink    uint32 = 46
-	callRemove    uint32 = 47
-	callMknod     uint32 = 48
-	callRename    uint32 = 49
-	callLink      uint32 = 50
-	callSymlink   uint32 = 51
-	callReadlink  uint32 = 52
-	callRealpath  uint32 = 53
-	callStatfs    uint32 = 54
-	callFstatfs   uint32 = 55
-	callStatvfs   uint32 = 56
-	callFstatvfs  uint32 = 57
-	callSyncfs    uint32 = 58
-	callAdvise    uint32 = 59
+	callRelease   uint32 = 13
+	callRead      uint32 = 14
+	callWrite     uint32 = 15
+	callPread     uint32 = 16
+	callPwrite    uint32 = 17
+	callReadv     uint32 = 18
+	callWritev    uint32 = 19
+	callSeek      uint32 = 20
+	callGetfl     uint32 = 21
+	callSetfl     uint32 = 22
+	callGetdents  uint32 = 23
+	callFsync     uint32 = 24
+	callFtruncate uint32 = 25
+	callFallocate uint32 = 26
+	callLock      uint32 = 27
+	callFlock     uint32 = 28
+	callMap       uint32 = 29
+	callUnmap     uint32 = 30
+	callMsync     uint32 = 31
+	callFstat     uint32 = 32
+	callFchmod    uint32 = 33
+	callFchown    uint32 = 34
+	callFutimes   uint32 = 35
+	callFpath     uint32 = 36
+	callName      uint32 = 37
+	callStat      uint32 = 38
+	callStatx     uint32 = 39
+	callChmod     uint32 = 40
+	callChown     uint32 = 41
+	callUtimes    uint32 = 42
+	callAccess    uint32 = 43
+	callTruncate  uint32 = 44
+	callMkdir     uint32 = 45
+	callRmdir     uint32 = 46
+	callUnlink    uint32 = 47
+	callRemove    uint32 = 48
+	callMknod     uint32 = 49
+	callRename    uint32 = 50
+	callLink      uint32 = 51
+	callSymlink   uint32 = 52
+	callReadlink  uint32 = 53
+	callRealpath  uint32 = 54
+	callStatfs    uint32 = 55
+	callFstatfs   uint32 = 56
+	callStatvfs   uint32 = 57
+	callFstatvfs  uint32 = 58
+	callSyncfs    uint32 = 59
+	callAdvise    uint32 = 60
 )
 
 // dispatch makes the call of a request.
 func (p *Process) dispatch(m *message) (result int, err error) {
 	switch m.call {
 	case callOpen:
-		at, flags, mode := m.place(), m.int(), m.uint()
+		at, flags, mode := m.pathAt(), m.int(), m.uint()
 		if m.whole() {
 			result, err = p.Open(at, flags, mode)
 			return result, err
@@ -81,9 +81,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callWrite:
-		h, buf, most := m.handle(), m.data(), m.number()
+		h, buf, limit := m.handle(), m.data(), m.number()
 		if m.whole() {
-			result, err = p.Write(h, buf, most)
+			result, err = p.Write(h, buf, limit)
 			return result, err
 		}
 	case callPread:
@@ -93,9 +93,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callPwrite:
-		h, buf, off, most := m.handle(), m.data(), m.number(), m.number()
+		h, buf, off, limit := m.handle(), m.data(), m.number(), m.number()
 		if m.whole() {
-			result, err = p.Pwrite(h, buf, off, most)
+			result, err = p.Pwrite(h, buf, off, limit)
 			return result, err
 		}
 	case callReadv:
@@ -105,9 +105,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callWritev:
-		h, iov, off, most := m.handle(), vector(m.data()), m.number(), m.number()
+		h, iov, off, limit := m.handle(), vector(m.data()), m.number(), m.number()
 		if m.whole() {
-			result, err = p.Writev(h, iov, off, most)
+			result, err = p.Writev(h, iov, off, limit)
 			return result, err
 		}
 	case callSeek:
@@ -141,15 +141,15 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callFtruncate:
-		h, size, most := m.handle(), m.number(), m.number()
+		h, size, limit := m.handle(), m.number(), m.number()
 		if m.whole() {
-			err = p.Ftruncate(h, size, most)
+			err = p.Ftruncate(h, size, limit)
 			return result, err
 		}
 	case callFallocate:
-		h, mode, off, n, most := m.handle(), m.int(), m.number(), m.number(), m.number()
+		h, mode, off, n, limit := m.handle(), m.int(), m.number(), m.number(), m.number()
 		if m.whole() {
-			err = p.Fallocate(h, mode, off, n, most)
+			err = p.Fallocate(h, mode, off, n, limit)
 			return result, err
 		}
 	case callLock:
@@ -219,109 +219,109 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callStat:
-		at, flags, out := m.place(), m.int(), m.structure()
+		at, flags, out := m.pathAt(), m.int(), m.structure()
 		if m.whole() {
 			err = p.Stat(at, flags, out)
 			return result, err
 		}
 	case callStatx:
-		at, flags, mask, out := m.place(), m.int(), m.uint(), m.structure()
+		at, flags, mask, out := m.pathAt(), m.int(), m.uint(), m.structure()
 		if m.whole() {
 			err = p.Statx(at, flags, mask, out)
 			return result, err
 		}
 	case callChmod:
-		at, mode, flags := m.place(), m.uint(), m.int()
+		at, mode, flags := m.pathAt(), m.uint(), m.int()
 		if m.whole() {
 			err = p.Chmod(at, mode, flags)
 			return result, err
 		}
 	case callChown:
-		at, uid, gid, flags := m.place(), m.uint(), m.uint(), m.int()
+		at, uid, gid, flags := m.pathAt(), m.uint(), m.uint(), m.int()
 		if m.whole() {
 			err = p.Chown(at, uid, gid, flags)
 			return result, err
 		}
 	case callUtimes:
-		at, times, unit, flags := m.place(), m.data(), m.int(), m.int()
+		at, times, unit, flags := m.pathAt(), m.data(), m.int(), m.int()
 		if m.whole() {
 			err = p.Utimes(at, times, unit, flags)
 			return result, err
 		}
 	case callAccess:
-		at, mode, flags := m.place(), m.int(), m.int()
+		at, mode, flags := m.pathAt(), m.int(), m.int()
 		if m.whole() {
 			err = p.Access(at, mode, flags)
 			return result, err
 		}
 	case callTruncate:
-		at, size, most := m.place(), m.number(), m.number()
+		at, size, limit := m.pathAt(), m.number(), m.number()
 		if m.whole() {
-			err = p.Truncate(at, size, most)
+			err = p.Truncate(at, size, limit)
 			return result, err
 		}
 	case callMkdir:
-		at, mode := m.place(), m.uint()
+		at, mode := m.pathAt(), m.uint()
 		if m.whole() {
 			err = p.Mkdir(at, mode)
 			return result, err
 		}
 	case callRmdir:
-		at := m.place()
+		at := m.pathAt()
 		if m.whole() {
 			err = p.Rmdir(at)
 			return result, err
 		}
 	case callUnlink:
-		at := m.place()
+		at := m.pathAt()
 		if m.whole() {
 			err = p.Unlink(at)
 			return result, err
 		}
 	case callRemove:
-		at := m.place()
+		at := m.pathAt()
 		if m.whole() {
 			err = p.Remove(at)
 			return result, err
 		}
 	case callMknod:
-		at, mode := m.place(), m.uint()
+		at, mode := m.pathAt(), m.uint()
 		if m.whole() {
 			err = p.Mknod(at, mode)
 			return result, err
 		}
 	case callRename:
-		from, to, flags := m.place(), m.place(), m.uint()
+		from, to, flags := m.pathAt(), m.pathAt(), m.uint()
 		if m.whole() {
 			err = p.Rename(from, to, flags)
 			return result, err
 		}
 	case callLink:
-		from, to, follow := m.place(), m.place(), m.int()
+		from, to, follow := m.pathAt(), m.pathAt(), m.int()
 		if m.whole() {
 			err = p.Link(from, to, follow)
 			return result, err
 		}
 	case callSymlink:
-		target, at := m.string(), m.place()
+		target, at := m.string(), m.pathAt()
 		if m.whole() {
 			err = p.Symlink(target, at)
 			return result, err
 		}
 	case callReadlink:
-		at, buf := m.place(), m.replyBuffer()
+		at, buf := m.pathAt(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Readlink(at, buf)
 			return result, err
 		}
 	case callRealpath:
-		at, buf := m.place(), m.replyBuffer()
+		at, buf := m.pathAt(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Realpath(at, buf)
 			return result, err
 		}
 	case callStatfs:
-		at, out := m.place(), m.structure()
+		at, out := m.pathAt(), m.structure()
 		if m.whole() {
 			err = p.Statfs(at, out)
 			return result, err
@@ -333,7 +333,7 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callStatvfs:
-		at, out := m.place(), m.structure()
+		at, out := m.pathAt(), m.structure()
 		if m.whole() {
 			err = p.Statvfs(at, out)
 			return result, err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/vfs"
 )
 
 // A process whose target does not answer says what its end waits for; others end in silence.
@@ -16,7 +18,7 @@ func TestEndIsTold(t *testing.T) {
 	// ends is how long a process takes to end whose target waits for something.
 	ends := func(t *testing.T, wait func()) time.Duration {
 		part := newPartition(t)
-		p := New(func(write bool) (*Mount, error) {
+		p := New(func(write bool) (*vfs.Mount, error) {
 			m, err := part.open(write)
 			if err == nil {
 				end := m.Close

@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/vfs"
 )
 
 // failingFile is a file whose device fails.
-type failingFile struct{ File }
+type failingFile struct{ vfs.File }
 
 func (failingFile) Sync() error { return syscall.EIO }
 func (f failingFile) Close() error {
@@ -23,7 +25,7 @@ func failing(t *testing.T, p *Process) Handle {
 	h := file(t, p, "f", create)
 	f, err := p.files.get(h)
 	require.NoError(t, err)
-	var bad File = failingFile{f.current()}
+	var bad vfs.File = failingFile{f.current()}
 	f.file.Store(&bad)
 	return h
 }
@@ -70,7 +72,7 @@ func TestUnavailable(t *testing.T) {
 		syscall.ENOENT: syscall.EIO, syscall.EACCES: syscall.EIO, syscall.ECONNREFUSED: syscall.EIO, syscall.EHOSTUNREACH: syscall.EIO, syscall.EPIPE: syscall.EIO,
 		syscall.ENOSPC: syscall.ENOSPC, syscall.EROFS: syscall.EROFS, syscall.EBUSY: syscall.EBUSY,
 	} {
-		p := New(func(bool) (*Mount, error) { return nil, fmt.Errorf("opening: %w", cause) }, func(string, ...any) {})
+		p := New(func(bool) (*vfs.Mount, error) { return nil, fmt.Errorf("opening: %w", cause) }, func(string, ...any) {})
 		p.MountAt("/nvmecr")
 		err := p.Mkdir(at("d"), 0o700)
 		assert.Equal(t, want, p.Errno(err), cause)

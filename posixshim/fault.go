@@ -18,16 +18,16 @@ import (
 // that is nothing of something.
 func readable(bufs [][]byte) ([][]byte, error) { return touched(bufs, 1<<62, load) }
 
-// writable is the same for what can be written to, of the first most bytes.
-func writable(bufs [][]byte, most int64) ([][]byte, error) { return touched(bufs, most, loadStore) }
+// writable is the same for what can be written to, of the first limit bytes.
+func writable(bufs [][]byte, limit int64) ([][]byte, error) { return touched(bufs, limit, loadStore) }
 
 // good says whether all of buf can be written to.
 func good(buf []byte) bool { return touchPages(buf, loadStore) == len(buf) }
 
-func touched(bufs [][]byte, most int64, touch func(*byte)) ([][]byte, error) {
+func touched(bufs [][]byte, limit int64, touch func(*byte)) ([][]byte, error) {
 	for i, b := range bufs {
-		n := int(max(0, min(int64(len(b)), most)))
-		most -= int64(n)
+		n := int(max(0, min(int64(len(b)), limit)))
+		limit -= int64(n)
 		good := touchPages(b[:n], touch)
 		if good == n {
 			continue

@@ -26,7 +26,7 @@ func TestTouched(t *testing.T) {
 	const all = 1 << 62
 	for _, c := range []struct {
 		bufs     [][]byte
-		most     int64
+		limit    int64
 		readable int // -1 is EFAULT
 		writable int
 	}{
@@ -49,7 +49,7 @@ func TestTouched(t *testing.T) {
 			if what == "readable" {
 				bufs, err = readable(bufs)
 			} else {
-				bufs, err = writable(bufs, c.most)
+				bufs, err = writable(bufs, c.limit)
 			}
 			if want == -1 {
 				assert.ErrorIs(t, err, syscall.EFAULT)

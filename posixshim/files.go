@@ -7,12 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
-// A Place is where a path begins: an open directory, or the number of a mount. With
+// A PathAt is a path and where it begins: an open directory, or the number of a mount. With
 // Itself in Dir it is the open file, and Path says nothing.
-type Place struct {
+type PathAt struct {
 	Dir  Handle
 	Path string
 }
@@ -20,8 +21,8 @@ type Place struct {
 // Itself is NV_ITSELF of shim/wire.h.
 const Itself Handle = 1 << 62
 
-// resolve returns the mount of a place, the inode that its path is relative to, and the path.
-func (p *Process) resolve(at Place) (*mountPoint, microfs.Ino, string, error) {
+// resolve returns the mount of a path, the inode that its path is relative to, and the path.
+func (p *Process) resolve(at PathAt) (*mountPoint, microfs.Ino, string, error) {
 	if at.Path == "" {
 		return nil, 0, "", syscall.ENOENT
 	}
@@ -48,7 +49,7 @@ const statusFlags = syscall.O_APPEND | syscall.O_NONBLOCK | syscall.O_DIRECT | u
 const onceFlags = syscall.O_CREAT | syscall.O_EXCL | syscall.O_TRUNC | syscall.O_NOCTTY | syscall.O_CLOEXEC
 
 // Open opens a file and returns its handle. mode is masked already.
-func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
+func (p *Process) Open(at PathAt, flags int, mode uint32) (int, error) {
 	if flags&unix.O_TMPFILE == unix.O_TMPFILE {
 		if flags&syscall.O_ACCMODE == syscall.O_RDONLY {
 			return 0, syscall.EINVAL
@@ -117,7 +118,7 @@ func (m *mountPoint) moveFiles(old *retiredMount) {
 
 // sameDirectory reports whether both are one directory by two numbers: a directory of ranks has
 // another one from when it is in the file system of this process, too.
-func sameDirectory(fs FS, before, after File) bool {
+func sameDirectory(fs vfs.FS, before, after vfs.File) bool {
 	if !before.IsDir() || !after.IsDir() {
 		return false
 	}
@@ -266,7 +267,7 @@ func (p *Process) Fsync(h Handle) error {
 }
 
 // Ftruncate sets the size. EINVAL if the file is not open for writing.
-func (p *Process) Ftruncate(h Handle, size, most int64) error {
+func (p *Process) Ftruncate(h Handle, size, limit int64) error {
 	f, err := p.described(h)
 	if err != nil {
 		return err
@@ -274,14 +275,14 @@ func (p *Process) Ftruncate(h Handle, size, most int64) error {
 	if size < 0 || f.flags.Load()&syscall.O_ACCMODE == syscall.O_RDONLY {
 		return syscall.EINVAL
 	}
-	if err := mayGrow(f.current().Stat, size, most); err != nil {
+	if err := mayGrow(f.current().Stat, size, limit); err != nil {
 		return err
 	}
 	return p.besideMapping(f, func() error { return f.current().Truncate(size) })
 }
 
 // staleFile stands for a file that is gone from the mount.
-type staleFile struct{ was File }
+type staleFile struct{ was vfs.File }
 
 func (l staleFile) Ino() microfs.Ino                   { return l.was.Ino() }
 func (l staleFile) IsDir() bool                        { return l.was.IsDir() }

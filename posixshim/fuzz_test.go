@@ -64,8 +64,8 @@ const calls = 28
 // others as they come.
 func (c *caller) call(b []byte) {
 	h := c.handles[int(b[1])%len(c.handles)]
-	where := Place{Path: paths[int(b[2])%len(paths)]}
-	to := Place{Path: paths[int(b[3])%len(paths)]}
+	where := PathAt{Path: paths[int(b[2])%len(paths)]}
+	to := PathAt{Path: paths[int(b[3])%len(paths)]}
 	if b[2] >= 128 {
 		where.Dir = c.handles[int(b[2])%len(c.handles)]
 	}
@@ -148,9 +148,9 @@ func (c *caller) call(b []byte) {
 	}
 }
 
-func (c *caller) within(n, most int) {
-	if n < 0 || n > most {
-		c.t.Fatalf("%d of %d bytes", n, most)
+func (c *caller) within(n, limit int) {
+	if n < 0 || n > limit {
+		c.t.Fatalf("%d of %d bytes", n, limit)
 	}
 }
 

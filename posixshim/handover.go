@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/ownfd"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -21,7 +22,7 @@ import (
 // A Successor goes on with what a process has open.
 type Successor struct {
 	Socket     int // connected to it, for the caller to close
-	Rank, Size int // the place of this process
+	Rank, Size int // of this process
 }
 
 // answerTime is how long a process waits for its successor's answer: longer than that waits for a target.
@@ -151,7 +152,13 @@ func (f *openFile) packet() *packet {
 	}
 	what, errno := uint32(0), uint32(0)
 	if f.isDir {
-		what = 1
+		what = fileIsDir
+	}
+	if a, e := f.current().Stat(); e == nil && a.Nlink == 0 && !f.isDir {
+		kept, e := keep(f.current())
+		if err = errors.Join(err, e); !kept {
+			what |= fileNameless
+		}
 	}
 	if err != nil {
 		errno = uint32(Errno(err))
@@ -162,6 +169,22 @@ func (f *openFile) packet() *packet {
 		put64(32, f.offset).put32(40, uint32(f.flags.Load())).put32(44, errno).put32(48, what).put32(52, uint32(len(f.path)))
 	p.b = append(p.b, f.path...)
 	return p
+}
+
+// A keeper is a file that stays until the successor has opened it, whatever becomes of its names and of this process.
+type keeper interface{ Keep() error }
+
+// keep keeps a file without a name, if somebody else than the process has its names. One of a microfs stays where the successor mounts that for
+// writing (Kept).
+func keep(f vfs.File) (kept bool, err error) {
+	if n, ok := f.(interface{ inner() vfs.File }); ok {
+		f = n.inner()
+	}
+	k, ok := f.(keeper)
+	if !ok {
+		return false, nil
+	}
+	return true, k.Keep()
 }
 
 // packet describes a connection.
@@ -182,7 +205,7 @@ func (e *handingOver) findMemory(mappedByPeers map[microfs.Ino]bool) error {
 	defer t.mu.Unlock()
 	var errs []error
 	for ino, m := range t.files {
-		if !mappedByPeers[ino] || m.fd < 0 { // what is mapped from the view is there for everybody
+		if !mappedByPeers[ino] || m.fd < 0 { // a mapping of the view needs no memory of ours
 			continue
 		}
 		p := newPacket(kindMemory, m.fd).put64(8, int64(ino))

@@ -20,7 +20,7 @@ import (
 //	every     0  4  magic      "NVHO"
 //	          4  2  version    2
 //	          6  2  kind
-//	1 begin   8  4  rank       -1 is the solo partition's
+//	1 begin   8  4  rank       -1 is the singleton partition's
 //	         12  4  size       of the job
 //	         16  8  number     that others know the process by
 //	         24  4  pid        for messages
@@ -76,6 +76,12 @@ const (
 	kindClean
 	kindEnd
 	kindAnswer
+)
+
+// What a file is, in a kindFile.
+const (
+	fileIsDir    = 1
+	fileNameless = 2 // and nobody keeps it but who mounts its file system for writing
 )
 
 // handOverSizes are the bytes of each kind, without what follows in some.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/hostile"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -246,19 +247,19 @@ func TestHandOverOfRenamed(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
 	var q *Process
-	q = NewForTakeover(func(write bool) (*Mount, error) {
+	q = NewForTakeover(func(write bool) (*vfs.Mount, error) {
 		fs, err := microfs.Mount(context.Background(), part.dev, part.seg, microfs.Options{Generation: 1, Keep: q.Kept()})
 		if err != nil {
 			return nil, err
 		}
-		return &Mount{FS: Microfs(fs), Writable: true, Close: fs.Unmount}, nil
+		return &vfs.Mount{FS: vfs.Microfs(fs), Writable: true, Close: fs.Unmount}, nil
 	}, t.Logf)
 	t.Cleanup(func() { assert.NoError(t, q.Finish()) })
 	c := p.client(t)
 	unlinked, _ := c.open("unlinked")
 	renamed, _ := c.open("renamed")
-	require.NoError(t, p.Unlink(Place{Path: "unlinked"}))
-	require.NoError(t, p.Rename(Place{Path: "renamed"}, Place{Path: "other"}, 0))
+	require.NoError(t, p.Unlink(PathAt{Path: "unlinked"}))
+	require.NoError(t, p.Rename(PathAt{Path: "renamed"}, PathAt{Path: "other"}, 0))
 	file(t, p, "renamed", create)
 	done := succession(t, p, q)
 	_, err := p.HandOver(0)
@@ -276,7 +277,7 @@ func TestHandOverOfRenamed(t *testing.T) {
 	assert.Zero(t, a.Size)
 }
 
-type unsyncedFile struct{ File }
+type unsyncedFile struct{ vfs.File }
 
 func (unsyncedFile) Sync() error { return syscall.ENOSPC }
 
@@ -284,7 +285,7 @@ func (unsyncedFile) Sync() error { return syscall.ENOSPC }
 // good order to the user. The files go on.
 func TestHandOverAfterLoss(t *testing.T) {
 	part := newPartition(t)
-	p := New(func(write bool) (*Mount, error) {
+	p := New(func(write bool) (*vfs.Mount, error) {
 		m, err := part.open(write)
 		if err == nil {
 			unmount := m.Close
@@ -314,7 +315,7 @@ func TestHandOverAfterLoss(t *testing.T) {
 func TestHandOverRefused(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
-	q := NewForTakeover(func(bool) (*Mount, error) { return nil, syscall.ENODEV }, t.Logf)
+	q := NewForTakeover(func(bool) (*vfs.Mount, error) { return nil, syscall.ENODEV }, t.Logf)
 	c := p.client(t)
 	_, socket := c.open("f")
 	done := succession(t, p, q)

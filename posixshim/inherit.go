@@ -221,6 +221,12 @@ func (w *watch) ended() bool {
 	return err != nil || fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
+// ChooseNumber is told that the application is about to give a number of its choice to a descriptor, or if begins is 0 that it has.
+func (p *Process) ChooseNumber(begins int) error {
+	ownfd.Choose(begins != 0)
+	return nil
+}
+
 // Alone is told that the process ends, or if ends is 0 executes a program, and that no descriptor of this process stands for an open file in
 // others any more. It returns how many files others have nevertheless.
 func (p *Process) Alone(ends int) (int, error) {

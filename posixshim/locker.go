@@ -4,34 +4,19 @@ import (
 	"cmp"
 	"slices"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
-// A Locker is a File whose locks also exclude processes that this one does not serve. Among this
-// process and the processes that it serves, type locks keeps the locks.
-type Locker interface {
-	// Lock makes what all of these have locked of [start, end) what hold says, which is in order and does not overlap: with
-	// flock if whole is true, else with fcntl. EAGAIN: others have a lock that does not go with it, and nothing has changed.
-	Lock(whole bool, start, end int64, hold []Held) error
-	// Conflict returns a lock of others that does not go with one, and the process that has it; 0 if there is none.
-	Conflict(whole bool, want Held) (l Held, pid int, err error)
-}
-
-// Held is a part [Start, End) of a file that is locked.
-type Held struct {
-	Start, End int64
-	Write      bool
-}
-
 // merged returns the locks of all owners in a range, as one set.
-func merged(held []lock, start, end int64) []Held {
-	var all []Held
+func merged(held []lock, start, end int64) []vfs.Held {
+	var all []vfs.Held
 	for _, h := range held {
-		if h := (Held{max(h.start, start), min(h.end, end), h.write}); h.Start < h.End {
+		if h := (vfs.Held{Start: max(h.start, start), End: min(h.end, end), Write: h.write}); h.Start < h.End {
 			all = append(all, h)
 		}
 	}
-	slices.SortFunc(all, func(a, b Held) int { return cmp.Compare(a.Start, b.Start) })
+	slices.SortFunc(all, func(a, b vfs.Held) int { return cmp.Compare(a.Start, b.Start) })
 	n := 0
 	for _, h := range all { // those that overlap are for reading
 		if n > 0 && h.Start < all[n-1].End {
@@ -46,7 +31,7 @@ func merged(held []lock, start, end int64) []Held {
 
 // lockRemotely requests from the Locker that the locks of a file in the range of l become those in held.
 func lockRemotely(f *openFile, whole bool, l *lock, held []lock) error {
-	locker, ok := f.current().(Locker)
+	locker, ok := f.current().(vfs.Locker)
 	if !ok {
 		return nil
 	}
@@ -55,11 +40,11 @@ func lockRemotely(f *openFile, whole bool, l *lock, held []lock) error {
 
 // remoteConflict returns a lock of other processes that conflicts with l, if there is one.
 func remoteConflict(f *openFile, l *lock) (*lock, error) {
-	locker, ok := f.current().(Locker)
+	locker, ok := f.current().(vfs.Locker)
 	if !ok {
 		return nil, nil
 	}
-	h, pid, err := locker.Conflict(false, Held{l.start, l.end, l.write})
+	h, pid, err := locker.Conflict(false, vfs.Held{Start: l.start, End: l.end, Write: l.write})
 	if err != nil || pid == 0 {
 		return nil, err
 	}

@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
 // A shared file is one whose locks are agreed on with others, who are told by a test.
 type sharedFile struct {
-	File
+	vfs.File
 	told []told
 	err  error // what they say
 }
@@ -21,20 +22,20 @@ type sharedFile struct {
 type told struct {
 	whole      bool
 	start, end int64
-	hold       []Held
+	hold       []vfs.Held
 }
 
 func (*sharedFile) Ino() microfs.Ino { return 7 }
 
 func (f *sharedFile) Close() error { return nil }
 
-func (f *sharedFile) Lock(whole bool, start, end int64, hold []Held) error {
+func (f *sharedFile) Lock(whole bool, start, end int64, hold []vfs.Held) error {
 	f.told = append(f.told, told{whole, start, end, hold})
 	return f.err
 }
 
-func (f *sharedFile) Conflict(bool, Held) (Held, int, error) {
-	return Held{Start: 3, End: 5, Write: true}, 99, f.err
+func (f *sharedFile) Conflict(bool, vfs.Held) (vfs.Held, int, error) {
+	return vfs.Held{Start: 3, End: 5, Write: true}, 99, f.err
 }
 
 // taken returns what was told since.
@@ -67,29 +68,29 @@ func TestLocker(t *testing.T) {
 	assert.NoError(t, lock(h, 1, unix.F_WRLCK, 20, 0))
 	assert.NoError(t, lock(h, 1, unix.F_UNLCK, 0, 7))
 	assert.Equal(t, []told{
-		{start: 0, end: 10, hold: []Held{{0, 10, false}}}, {start: 5, end: 15, hold: []Held{{5, 15, false}}},
-		{start: 20, end: end, hold: []Held{{20, end, true}}}, {start: 0, end: 7, hold: []Held{{5, 7, false}}},
+		{start: 0, end: 10, hold: []vfs.Held{{Start: 0, End: 10}}}, {start: 5, end: 15, hold: []vfs.Held{{Start: 5, End: 15}}},
+		{start: 20, end: end, hold: []vfs.Held{{Start: 20, End: end, Write: true}}}, {start: 0, end: 7, hold: []vfs.Held{{Start: 5, End: 7}}},
 	}, shared.taken(), "two that read are one")
 
 	shared.err = syscall.EAGAIN
 	assert.Equal(t, syscall.EAGAIN, lock(h, 1, unix.F_WRLCK, 5, 1))
 	assert.Empty(t, shared.taken(), "nobody is asked for what is not free here")
 	assert.Equal(t, syscall.EAGAIN, lock(other, 2, unix.F_WRLCK, 0, 1))
-	assert.Equal(t, []told{{start: 0, end: 1, hold: []Held{{0, 1, true}}}}, shared.taken())
+	assert.Equal(t, []told{{start: 0, end: 1, hold: []vfs.Held{{Start: 0, End: 1, Write: true}}}}, shared.taken())
 	shared.err = syscall.EIO
 	assert.Equal(t, syscall.EIO, lock(other, 2, unix.F_WRLCK, 12, 1))
-	assert.Equal(t, []told{{start: 12, end: 13, hold: []Held{{12, 13, true}}}, {start: 12, end: 13, hold: []Held{{12, 13, false}}}},
+	assert.Equal(t, []told{{start: 12, end: 13, hold: []vfs.Held{{Start: 12, End: 13, Write: true}}}, {start: 12, end: 13, hold: []vfs.Held{{Start: 12, End: 13}}}},
 		shared.taken(), "what others may have agreed to is taken back")
 	assert.Equal(t, syscall.EIO, lock(other, 2, unix.F_UNLCK, 5, 1))
 	shared.err = nil
 	assert.NoError(t, lock(h, 1, unix.F_WRLCK, 5, 1), "what is given up is given up")
-	assert.Equal(t, []told{{start: 5, end: 6}, {start: 5, end: 6, hold: []Held{{5, 6, true}}}}, shared.taken())
+	assert.Equal(t, []told{{start: 5, end: 6}, {start: 5, end: 6, hold: []vfs.Held{{Start: 5, End: 6, Write: true}}}}, shared.taken())
 
 	found := unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 100}
 	assert.NoError(t, p.Lock(other, 1, unix.F_GETLK, bytesOf(&found)))
 	assert.Equal(t, unix.Flock_t{Type: unix.F_RDLCK, Start: 6, Len: 9, Pid: 2}, found, "what is here comes first")
 	p.locks.ended(2)
-	assert.Equal(t, []told{{end: end, hold: []Held{{5, 6, true}, {7, 10, false}, {20, end, true}}}}, shared.taken())
+	assert.Equal(t, []told{{end: end, hold: []vfs.Held{{Start: 5, End: 6, Write: true}, {Start: 7, End: 10}, {Start: 20, End: end, Write: true}}}}, shared.taken())
 	found = unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 100}
 	assert.NoError(t, p.Lock(other, 1, unix.F_GETLK, bytesOf(&found)))
 	assert.Equal(t, unix.Flock_t{Type: unix.F_WRLCK, Start: 3, Len: 2, Pid: 99}, found)
@@ -98,10 +99,10 @@ func TestLocker(t *testing.T) {
 	p.locks.gone(second)
 	p.locks.closed(first, 1)
 	p.locks.closed(first, 1)
-	assert.Equal(t, []told{{whole: true, end: end, hold: []Held{{0, end, true}}}, {whole: true, end: end}, {end: end}}, shared.taken())
+	assert.Equal(t, []told{{whole: true, end: end, hold: []vfs.Held{{Start: 0, End: end, Write: true}}}, {whole: true, end: end}, {end: end}}, shared.taken())
 	first.refs.Store(0)
 	assert.Equal(t, syscall.EBADF, lock(h, 1, unix.F_RDLCK, 0, 2), "it was closed meanwhile")
-	assert.Equal(t, []told{{start: 0, end: 2, hold: []Held{{0, 2, false}}}, {end: end}}, shared.taken())
+	assert.Equal(t, []told{{start: 0, end: 2, hold: []vfs.Held{{Start: 0, End: 2}}}, {end: end}}, shared.taken())
 	assert.Zero(t, p.locks.files.Load())
 }
 
@@ -109,6 +110,6 @@ func TestLocker(t *testing.T) {
 func TestTogether(t *testing.T) {
 	held := []lock{{owner: 1, start: 30, end: 40, write: true}, {owner: 2, start: 0, end: 10}, {owner: 3, start: 5, end: 7}, {owner: 1, start: 9, end: 20},
 		{owner: 3, start: 20, end: 25}}
-	assert.Equal(t, []Held{{2, 20, false}, {20, 25, false}, {30, 35, true}}, merged(held, 2, 35))
+	assert.Equal(t, []vfs.Held{{Start: 2, End: 20}, {Start: 20, End: 25}, {Start: 30, End: 35, Write: true}}, merged(held, 2, 35))
 	assert.Empty(t, merged(held, 25, 30))
 }

@@ -99,7 +99,7 @@ func (l *locks) put(m *map[microfs.Ino][]lock, ino microfs.Ino, held []lock) {
 
 // Lock is fcntl(2) with F_GETLK, F_SETLK, F_OFD_GETLK or F_OFD_SETLK; raw is
 // the struct flock, and pid the process whose record locks are meant. EAGAIN if
-// somebody else has it.
+// another owner has it.
 func (p *Process) Lock(h Handle, pid, cmd int, raw []byte) error {
 	f, err := p.described(h)
 	if err != nil {
@@ -225,14 +225,14 @@ func (p *Process) Flock(h Handle, operation int) error {
 }
 
 // set makes after the locks of want's file, which differ from those there are in want's range. What is taken has to
-// be agreed to, and stays unless the file was closed meanwhile: then nobody else would drop it. What is given up is
+// be agreed to, and stays unless the file was closed meanwhile: then no other call would drop it. What is given up is
 // given up, whatever the error is. The caller holds l.mu.
 func (l *locks) set(m *map[microfs.Ino][]lock, want *lock, after []lock, take bool) error {
 	f := want.by
 	ino := f.current().Ino()
 	err := lockRemotely(f, m == &l.whole, want, after)
 	if take && err != nil {
-		if !errors.Is(err, syscall.EAGAIN) { // it may have been given, and nobody has it
+		if !errors.Is(err, syscall.EAGAIN) { // it may have been granted, and has no owner
 			_ = lockRemotely(f, m == &l.whole, want, (*m)[ino])
 		}
 		return err

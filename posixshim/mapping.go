@@ -29,9 +29,9 @@ type mapping struct {
 	size  int64  // of the file and of the memory
 	have  []bool // which chunks have been read from the file
 
-	writer *openFile // what the memory is written through; nil if nobody may
+	writer *openFile // what the memory is written through; nil if it may not be written
 
-	view int // descriptor of the file itself, of the kernel's; -1 if nobody maps that
+	view int // descriptor of the kernel's file; -1 if that is not mapped
 }
 
 // mapChunk is how much is read at a time when a part of a file is mapped.
@@ -158,7 +158,7 @@ func (m *mapping) remember(f *openFile) error {
 	return nil
 }
 
-// keepClean makes the copy that changes are told by. Until now nobody could write to the memory.
+// keepClean makes the copy that changes are told by. Until now the memory could not be written.
 func (m *mapping) keepClean() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +205,7 @@ func (m *mapping) resize(size int64, have bool) error {
 	if size == m.size {
 		return nil
 	}
-	var limit unix.Rlimit // the memory is a file to it, and nobody expects its signal here
+	var limit unix.Rlimit // the memory is a file to the kernel, and no program expects SIGXFSZ here
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err == nil && size > m.size && uint64(size) > limit.Cur {
 		return fmt.Errorf("memory for a mapped file (ulimit -f): %w", syscall.EFBIG)
 	}
@@ -471,14 +471,14 @@ func (p *Process) writeAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 }
 
 // append is writeBelow at the end of the file.
-func (p *Process) append(f *openFile, bufs [][]byte, most int64) (int, int64, error) {
+func (p *Process) append(f *openFile, bufs [][]byte, limit int64) (int, int64, error) {
 	m := p.mapped(f)
 	if m == nil {
-		return f.current().AppendBelow(bufs, most)
+		return f.current().AppendBelow(bufs, limit)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, end, err := f.current().AppendBelow(bufs, most)
+	n, end, err := f.current().AppendBelow(bufs, limit)
 	return n, end, errors.Join(err, m.mirror(f, bufs, end-int64(n), int64(n)))
 }
 

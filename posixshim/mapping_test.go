@@ -23,8 +23,8 @@ func mapped(t testing.TB, p *Process, h Handle, n int64) []byte {
 }
 
 // What cannot be written to the file is told, and is not lost: it can be
-// written when there is room.
-func TestMappingWithoutRoom(t *testing.T) {
+// written when there is space.
+func TestMappingWithoutSpace(t *testing.T) {
 	p := newPartition(t).process(t)
 	filler, h := file(t, p, "filler", create), file(t, p, "f", create)
 	require.NoError(t, p.Ftruncate(h, 4<<20, NoLimit))

@@ -18,7 +18,7 @@ import (
 //	         4  4  call         its line in calls.txt
 //	         8  4  length       of the strings and data
 //	        12  4  -
-//	        16 48  six numbers: handles, flags, offsets, room for bytes
+//	        16 48  six numbers: handles, flags, offsets, space for bytes
 //	        64  -  strings and data, each with 4 bytes of length before it
 //	reply:   0  8  result       of the function of the runtime
 //	         8  4  length       of what follows these 16 bytes
@@ -126,9 +126,9 @@ func (m *message) data() []byte {
 
 func (m *message) string() string { return string(m.data()) }
 
-func (m *message) place() Place {
+func (m *message) pathAt() PathAt {
 	m.byPath = true
-	return Place{Dir: m.handle(), Path: m.string()}
+	return PathAt{Dir: m.handle(), Path: m.string()}
 }
 
 // locker is the number of the process that has sent the request.
@@ -147,7 +147,7 @@ func (m *message) exchange() []byte {
 	return data
 }
 
-// replyBuffer is a buffer of as many bytes as the caller has room for.
+// replyBuffer is a buffer of as many bytes as the caller has space for.
 func (m *message) replyBuffer() []byte {
 	n := m.number()
 	if n < 0 {
@@ -165,7 +165,7 @@ func vector(b []byte) []syscall.Iovec {
 	return []syscall.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 }
 
-// structure is a room that goes back as a whole.
+// structure returns the reply buffer of a call that fills a structure: the structure goes back as a whole.
 func (m *message) structure() []byte {
 	m.reply = m.replyBuffer()
 	return m.reply

@@ -9,90 +9,8 @@ import (
 	"time"
 
 	"nvmecr/internal/ownfd"
-	"nvmecr/microfs"
+	"nvmecr/internal/vfs"
 )
-
-// FS is what this package uses of a microfs.FS.
-type FS interface {
-	SetCred(microfs.Cred) error
-	Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error)
-	OpenIno(ino microfs.Ino, flags int) (File, error)
-	Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error)
-	Access(dir microfs.Ino, path string, mode uint32, follow bool) error
-	AccessAs(who microfs.Cred, dir microfs.Ino, path string, mode uint32, follow bool) error
-	Mkdir(dir microfs.Ino, path string, mode uint32) error
-	Rmdir(dir microfs.Ino, path string) error
-	Unlink(dir microfs.Ino, path string) error
-	Rename(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, flags uint) error
-	Link(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, follow bool) error
-	Symlink(target string, dir microfs.Ino, path string) error
-	Readlink(dir microfs.Ino, path string) (string, error)
-	Truncate(dir microfs.Ino, path string, size int64) error
-	SetAttr(dir microfs.Ino, path string, follow bool, s microfs.SetAttr) error
-	PathOf(dir microfs.Ino) (string, error)
-	RealPath(dir microfs.Ino, path string) (string, error)
-	StatFS() microfs.StatFS
-	DataCRC() bool
-	Vacate() error
-	Sync() error
-}
-
-// File is what this package uses of a microfs.File.
-type File interface {
-	Ino() microfs.Ino
-	IsDir() bool
-	// Size is Stat().Size as far as this process knows: reads ask for no more.
-	Size() (int64, error)
-	ReadAt(bufs [][]byte, off int64) (int, error)
-	WriteAt(bufs [][]byte, off int64) (int, error)
-	AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error)
-	Truncate(size int64) error
-	Allocate(off, n int64, keepSize bool) error
-	Punch(off, n int64) error
-	ZeroRange(off, n int64, keepSize bool) error
-	Advise(off, n int64, advice int) error
-	Sync() error
-	Stat() (microfs.Attr, error)
-	SetAttr(s microfs.SetAttr) error
-	ReadDir(after string, n int) ([]microfs.Dirent, error)
-	SeekData(off int64) (int64, error)
-	SeekHole(off int64) (int64, error)
-	Close() error
-}
-
-// A Mount is a partition that has been opened.
-type Mount struct {
-	FS       FS
-	Writable bool
-	// Tree says that all processes have one: what is open in another mount can be opened in it by its number.
-	Tree bool
-	// Current reports whether a mount that is not writable shows what another
-	// one would; nil if only that can tell.
-	Current func() bool
-	// Close unmounts. It is called once, when nothing uses FS any more.
-	Close func() error
-}
-
-// Microfs makes a microfs.FS an FS.
-func Microfs(fs *microfs.FS) FS { return microFS{fs} }
-
-type microFS struct{ *microfs.FS }
-
-func (m microFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error) {
-	f, err := m.FS.Open(dir, path, flags, mode)
-	if err != nil {
-		return nil, err // not a nil *microfs.File in an interface
-	}
-	return f, nil
-}
-
-func (m microFS) OpenIno(ino microfs.Ino, flags int) (File, error) {
-	f, err := m.FS.OpenIno(ino, flags)
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
 
 // defaultMaxAge is how old what a reader sees may be. A process that reads while
 // another one writes looks again after this time: less than it takes a shell
@@ -102,7 +20,7 @@ const defaultMaxAge = 2 * time.Millisecond
 
 // acquire returns the file system, opening the mount, looking again, or opening it for
 // writing, as needed. The caller calls p.mu.RUnlock when it is done with it.
-func (m *mountPoint) acquire(write bool) (FS, error) {
+func (m *mountPoint) acquire(write bool) (vfs.FS, error) {
 	if p := m.p; p.Used != nil {
 		p.used.Do(p.Used)
 	}
@@ -110,7 +28,7 @@ func (m *mountPoint) acquire(write bool) (FS, error) {
 }
 
 // obtain is acquire without Process.Used.
-func (m *mountPoint) obtain(write bool) (FS, error) {
+func (m *mountPoint) obtain(write bool) (vfs.FS, error) {
 	mu := &m.p.mu
 	mu.RLock()
 	if m.usable(write) {
@@ -261,7 +179,7 @@ func (m *mountPoint) revalidated(begin time.Time) {
 
 // replace makes next the mount in place of the one there is, if any. The caller
 // holds p.mu for writing.
-func (m *mountPoint) replace(next *Mount) error {
+func (m *mountPoint) replace(next *vfs.Mount) error {
 	old := &retiredMount{mount: m.mount}
 	m.mount, m.opened = next, time.Now()
 	m.tree.Store(next.Tree)
@@ -275,7 +193,7 @@ func (m *mountPoint) replace(next *Mount) error {
 
 // A retiredMount is a mount for reading that was replaced, in which there are open files that the later ones do not have.
 type retiredMount struct {
-	mount *Mount
+	mount *vfs.Mount
 	files int
 }
 

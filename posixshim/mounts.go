@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -13,9 +14,9 @@ type mountPoint struct {
 	p      *Process
 	path   string // where it is; "" if paths are told from its root on
 	number microfs.Ino
-	open   func(write bool) (*Mount, error)
+	open   func(write bool) (*vfs.Mount, error)
 
-	mount  *Mount        // nil until something needs it
+	mount  *vfs.Mount    // nil until something needs it
 	opened time.Time     // when mount was
 	maxAge time.Duration // how long a mount for reading is good for
 	tree   atomic.Bool   // mount.Tree
@@ -33,13 +34,13 @@ const maxMounts = 4
 func (p *Process) MountAt(path string) { p.mounts[0].path = path }
 
 // AddMount adds a mount at a path, before the first call. Its number is that of those before it, of which there is one; a
-// Place names its root by the number. What has it open for writing is this process alone: open may refuse that with EROFS.
-func (p *Process) AddMount(path string, open func(write bool) (*Mount, error)) error {
+// PathAt.Dir names its root by the number. What has it open for writing is this process alone: open may refuse that with EROFS.
+func (p *Process) AddMount(path string, open func(write bool) (*vfs.Mount, error)) error {
 	number := microfs.Ino(len(p.mounts))
 	if number == maxMounts {
 		return fmt.Errorf("%s would be mount %d, and a process has at most %d", path, number+1, maxMounts)
 	}
-	p.mounts = append(p.mounts, &mountPoint{p: p, path: path, number: number, open: func(write bool) (*Mount, error) {
+	p.mounts = append(p.mounts, &mountPoint{p: p, path: path, number: number, open: func(write bool) (*vfs.Mount, error) {
 		m, err := open(write)
 		if err == nil {
 			m.FS = numberedFS{m.FS, number}
@@ -49,7 +50,7 @@ func (p *Process) AddMount(path string, open func(write bool) (*Mount, error)) e
 	return nil
 }
 
-// mountOf returns the mount that a place begins in: of an open file, or by its number.
+// mountOf returns the mount that a path begins in: of an open file, or by its number.
 func (p *Process) mountOf(h Handle) (*mountPoint, error) {
 	if h >= 0 && h < Handle(len(p.mounts)) {
 		return p.mounts[h], nil
@@ -80,30 +81,30 @@ func inside(ino microfs.Ino) microfs.Ino { return ino & (1<<mountShift - 1) }
 
 // numberedFS is the file system of a mount with its number in the inodes.
 type numberedFS struct {
-	FS
+	vfs.FS
 	number microfs.Ino
 }
 
 func (n numberedFS) outside(ino microfs.Ino) microfs.Ino { return n.number<<mountShift | ino }
 
-func (n numberedFS) file(f File, err error) (File, error) {
+func (n numberedFS) file(f vfs.File, err error) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l, ok := f.(Locker); ok {
+	if l, ok := f.(vfs.Locker); ok {
 		return struct {
 			numberedFile
-			Locker
+			vfs.Locker
 		}{numberedFile{f, n}, l}, nil
 	}
 	return numberedFile{f, n}, nil
 }
 
-func (n numberedFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error) {
+func (n numberedFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (vfs.File, error) {
 	return n.file(n.FS.Open(inside(dir), path, flags, mode))
 }
 
-func (n numberedFS) OpenIno(ino microfs.Ino, flags int) (File, error) {
+func (n numberedFS) OpenIno(ino microfs.Ino, flags int) (vfs.File, error) {
 	return n.file(n.FS.OpenIno(inside(ino), flags))
 }
 
@@ -161,9 +162,11 @@ func (n numberedFS) RealPath(dir microfs.Ino, path string) (string, error) {
 
 // numberedFile is an open file of a numberedFS.
 type numberedFile struct {
-	File
+	vfs.File
 	fs numberedFS
 }
+
+func (f numberedFile) inner() vfs.File { return f.File }
 
 func (f numberedFile) Ino() microfs.Ino { return f.fs.outside(f.File.Ino()) }
 

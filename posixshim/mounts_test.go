@@ -18,8 +18,8 @@ func twoMounts(t *testing.T) (p *Process, first, second *partition) {
 	p.MountAt("/nvmecr")
 	require.NoError(t, p.AddMount("/other", second.open))
 	for n := range Handle(2) {
-		require.NoError(t, p.Mkdir(Place{n, "d"}, 0o700))
-		h, err := p.Open(Place{n, "d/f"}, create, 0o600)
+		require.NoError(t, p.Mkdir(PathAt{n, "d"}, 0o700))
+		h, err := p.Open(PathAt{n, "d/f"}, create, 0o600)
 		require.NoError(t, err)
 		_, err = p.Write(Handle(h), []byte{'0' + byte(n)}, NoLimit)
 		require.NoError(t, err)
@@ -29,7 +29,7 @@ func twoMounts(t *testing.T) (p *Process, first, second *partition) {
 }
 
 // open opens a file of a mount that has to be there.
-func openAt(t *testing.T, p *Process, at Place, flags int) Handle {
+func openAt(t *testing.T, p *Process, at PathAt, flags int) Handle {
 	t.Helper()
 	h, err := p.Open(at, flags, 0o600)
 	require.NoError(t, err)
@@ -47,14 +47,14 @@ func content(t *testing.T, p *Process, h Handle) string {
 func TestMountsHaveFilesOfTheirOwn(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	for n, want := range []string{"0", "1"} {
-		d := openAt(t, p, Place{Handle(n), "d"}, syscall.O_RDONLY)
-		assert.Equal(t, want, content(t, p, openAt(t, p, Place{d, "f"}, syscall.O_RDONLY)), "relative to a directory of mount %d", n)
+		d := openAt(t, p, PathAt{Handle(n), "d"}, syscall.O_RDONLY)
+		assert.Equal(t, want, content(t, p, openAt(t, p, PathAt{d, "f"}, syscall.O_RDONLY)), "relative to a directory of mount %d", n)
 	}
-	_, err := p.Open(Place{2, "d"}, syscall.O_RDONLY, 0)
+	_, err := p.Open(PathAt{2, "d"}, syscall.O_RDONLY, 0)
 	assert.Equal(t, syscall.EBADF, err, "there is no mount 2")
 
-	f := openAt(t, p, Place{1, "d/f"}, syscall.O_RDWR)
-	require.NoError(t, p.Unlink(Place{0, "d/f"}))
+	f := openAt(t, p, PathAt{1, "d/f"}, syscall.O_RDWR)
+	require.NoError(t, p.Unlink(PathAt{0, "d/f"}))
 	assert.Equal(t, "1", content(t, p, f))
 	require.NoError(t, p.AddMount("/third", p.mounts[1].open))
 	require.NoError(t, p.AddMount("/fourth", p.mounts[1].open))
@@ -67,17 +67,17 @@ func TestMountsAreDevices(t *testing.T) {
 	var vfs [2]statvfs
 	var fs [2]syscall.Statfs_t
 	for n := range 2 {
-		require.NoError(t, p.Stat(Place{Handle(n), "d/f"}, 0, structure(&st[n])))
-		require.NoError(t, p.Statvfs(Place{Handle(n), "d/f"}, structure(&vfs[n])))
-		require.NoError(t, p.Fstatfs(openAt(t, p, Place{Handle(n), "d/f"}, syscall.O_RDONLY), structure(&fs[n])))
+		require.NoError(t, p.Stat(PathAt{Handle(n), "d/f"}, 0, structure(&st[n])))
+		require.NoError(t, p.Statvfs(PathAt{Handle(n), "d/f"}, structure(&vfs[n])))
+		require.NoError(t, p.Fstatfs(openAt(t, p, PathAt{Handle(n), "d/f"}, syscall.O_RDONLY), structure(&fs[n])))
 		assert.Equal(t, vfs[n].Fsid, uint64(fs[n].Fsid.X__val[0]))
 	}
 	assert.NotEqual(t, st[0].Dev, st[1].Dev)
 	assert.NotEqual(t, vfs[0].Fsid, vfs[1].Fsid)
 
 	var x unix.Statx_t
-	d := openAt(t, p, Place{1, "d"}, syscall.O_RDONLY)
-	require.NoError(t, p.Statx(Place{d, "f"}, 0, unix.STATX_ALL, structure(&x)))
+	d := openAt(t, p, PathAt{1, "d"}, syscall.O_RDONLY)
+	require.NoError(t, p.Statx(PathAt{d, "f"}, 0, unix.STATX_ALL, structure(&x)))
 	assert.Equal(t, st[1].Dev, unix.Mkdev(x.Dev_major, x.Dev_minor))
 	assert.Equal(t, st[1].Ino, x.Ino)
 	assert.Equal(t, syscall.EBADF, p.Fstatfs(0x7_0000_0005, structure(&fs[0])))
@@ -85,15 +85,15 @@ func TestMountsAreDevices(t *testing.T) {
 
 func TestNoNameLeadsIntoAnotherMount(t *testing.T) {
 	p, _, _ := twoMounts(t)
-	d := openAt(t, p, Place{1, "d"}, syscall.O_RDONLY)
-	f := openAt(t, p, Place{1, "d/f"}, syscall.O_RDONLY)
-	assert.Equal(t, syscall.EXDEV, p.Rename(at("d/f"), Place{1, "g"}, 0))
-	assert.Equal(t, syscall.EXDEV, p.Rename(Place{1, "d/f"}, at("g"), 0))
-	assert.Equal(t, syscall.EXDEV, p.Rename(at("d/f"), Place{d, "g"}, 0))
-	assert.Equal(t, syscall.EXDEV, p.Link(at("d/f"), Place{d, "g"}, 0))
-	assert.Equal(t, syscall.EXDEV, p.Link(Place{f | Itself, "."}, at("g"), 0))
-	require.NoError(t, p.Rename(Place{1, "d/f"}, Place{d, "g"}, 0))
-	require.NoError(t, p.Link(Place{d, "g"}, Place{1, "h"}, 0))
+	d := openAt(t, p, PathAt{1, "d"}, syscall.O_RDONLY)
+	f := openAt(t, p, PathAt{1, "d/f"}, syscall.O_RDONLY)
+	assert.Equal(t, syscall.EXDEV, p.Rename(at("d/f"), PathAt{1, "g"}, 0))
+	assert.Equal(t, syscall.EXDEV, p.Rename(PathAt{1, "d/f"}, at("g"), 0))
+	assert.Equal(t, syscall.EXDEV, p.Rename(at("d/f"), PathAt{d, "g"}, 0))
+	assert.Equal(t, syscall.EXDEV, p.Link(at("d/f"), PathAt{d, "g"}, 0))
+	assert.Equal(t, syscall.EXDEV, p.Link(PathAt{f | Itself, "."}, at("g"), 0))
+	require.NoError(t, p.Rename(PathAt{1, "d/f"}, PathAt{d, "g"}, 0))
+	require.NoError(t, p.Link(PathAt{d, "g"}, PathAt{1, "h"}, 0))
 }
 
 // A link into the other mount is an error that says with which path to go on: the shim finds the mount of that.
@@ -108,7 +108,7 @@ func TestLinksLeadIntoAnotherMount(t *testing.T) {
 
 func TestPathsBeginWithTheirMount(t *testing.T) {
 	p, _, _ := twoMounts(t)
-	require.NoError(t, p.Symlink("d/f", Place{1, "link"}))
+	require.NoError(t, p.Symlink("d/f", PathAt{1, "link"}))
 	buf := make([]byte, 100)
 	told := func(n int, err error) string {
 		require.NoError(t, err)
@@ -116,14 +116,14 @@ func TestPathsBeginWithTheirMount(t *testing.T) {
 	}
 	for n, mount := range []string{"/nvmecr", "/other"} {
 		n := Handle(n)
-		assert.Equal(t, mount, told(p.Fpath(openAt(t, p, Place{n, "."}, syscall.O_RDONLY), buf)))
-		assert.Equal(t, mount, told(p.Realpath(Place{n, "d/.."}, buf)))
-		assert.Equal(t, mount+"/d", told(p.Fpath(openAt(t, p, Place{n, "d"}, syscall.O_RDONLY), buf)))
-		assert.Equal(t, mount+"/d/f", told(p.Name(openAt(t, p, Place{n, "d/f"}, syscall.O_RDONLY), buf)))
+		assert.Equal(t, mount, told(p.Fpath(openAt(t, p, PathAt{n, "."}, syscall.O_RDONLY), buf)))
+		assert.Equal(t, mount, told(p.Realpath(PathAt{n, "d/.."}, buf)))
+		assert.Equal(t, mount+"/d", told(p.Fpath(openAt(t, p, PathAt{n, "d"}, syscall.O_RDONLY), buf)))
+		assert.Equal(t, mount+"/d/f", told(p.Name(openAt(t, p, PathAt{n, "d/f"}, syscall.O_RDONLY), buf)))
 	}
-	assert.Equal(t, "/other/d/f", told(p.Realpath(Place{1, "link"}, buf)))
-	f := openAt(t, p, Place{1, "d/f"}, syscall.O_RDONLY)
-	require.NoError(t, p.Unlink(Place{1, "d/f"}))
+	assert.Equal(t, "/other/d/f", told(p.Realpath(PathAt{1, "link"}, buf)))
+	f := openAt(t, p, PathAt{1, "d/f"}, syscall.O_RDONLY)
+	require.NoError(t, p.Unlink(PathAt{1, "d/f"}))
 	assert.Equal(t, "/other/d/f (deleted)", told(p.Name(f, buf)))
 }
 
@@ -132,7 +132,7 @@ func TestMountsShareNoInodes(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	var files [2]Handle
 	for n := range files {
-		files[n] = openAt(t, p, Place{Handle(n), "d/f"}, syscall.O_RDWR)
+		files[n] = openAt(t, p, PathAt{Handle(n), "d/f"}, syscall.O_RDWR)
 	}
 	first, second := p.mounts[0].mount.FS, p.mounts[1].mount.FS.(numberedFS).FS
 	a, err := first.Stat(microfs.RootIno, "d/f", false)
@@ -151,7 +151,7 @@ func TestMountsShareNoInodes(t *testing.T) {
 		require.NoError(t, p.Unmap(h))
 	}
 
-	d := openAt(t, p, Place{1, "d"}, syscall.O_RDONLY)
+	d := openAt(t, p, PathAt{1, "d"}, syscall.O_RDONLY)
 	var st unix.Stat_t
 	require.NoError(t, p.Fstat(files[1], structure(&st)))
 	f, err := p.files.get(d)
@@ -171,7 +171,7 @@ func TestMountsAreOpenedByThemselves(t *testing.T) {
 
 	p = first.process(t)
 	require.NoError(t, p.AddMount("/other", second.open))
-	r := openAt(t, p, Place{1, "d/f"}, syscall.O_RDONLY)
+	r := openAt(t, p, PathAt{1, "d/f"}, syscall.O_RDONLY)
 	assert.Empty(t, first.opened)
 	assert.Equal(t, []string{"read"}, second.opened)
 	w := file(t, p, "d/f", syscall.O_RDWR)
@@ -184,10 +184,10 @@ func TestMountsAreOpenedByThemselves(t *testing.T) {
 	assert.Equal(t, []string{"write"}, first.opened, "and nobody needs this one")
 
 	second.refuse = syscall.EROFS
-	_, err := p.Open(Place{1, "new"}, create, 0o600)
+	_, err := p.Open(PathAt{1, "new"}, create, 0o600)
 	assert.Equal(t, syscall.EROFS, Errno(err))
-	assert.Equal(t, syscall.EROFS, Errno(p.Access(Place{1, "d/f"}, unix.W_OK, 0)))
-	assert.NoError(t, p.Access(Place{1, "d/f"}, unix.R_OK, 0))
+	assert.Equal(t, syscall.EROFS, Errno(p.Access(PathAt{1, "d/f"}, unix.W_OK, 0)))
+	assert.NoError(t, p.Access(PathAt{1, "d/f"}, unix.R_OK, 0))
 	second.refuse = nil
 	require.NoError(t, p.Syncfs())
 }

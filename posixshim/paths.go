@@ -5,12 +5,13 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
-// at resolves a place and finds the mount. The caller calls p.mu.RUnlock if
+// at resolves a path and finds the mount. The caller calls p.mu.RUnlock if
 // there is no error.
-func (p *Process) at(place Place, write bool) (FS, microfs.Ino, string, error) {
+func (p *Process) at(place PathAt, write bool) (vfs.FS, microfs.Ino, string, error) {
 	m, dir, path, err := p.resolve(place)
 	if err != nil {
 		return nil, 0, "", err
@@ -21,7 +22,7 @@ func (p *Process) at(place Place, write bool) (FS, microfs.Ino, string, error) {
 
 // atBoth resolves two places that a call changes. The caller calls p.mu.RUnlock if there is no error; EXDEV if they
 // are of two mounts.
-func (p *Process) atBoth(from, to Place) (fs FS, odir microfs.Ino, opath string, ndir microfs.Ino, npath string, err error) {
+func (p *Process) atBoth(from, to PathAt) (fs vfs.FS, odir microfs.Ino, opath string, ndir microfs.Ino, npath string, err error) {
 	m, odir, opath, err := p.resolve(from)
 	if err != nil {
 		return nil, 0, "", 0, "", err
@@ -37,7 +38,7 @@ func (p *Process) atBoth(from, to Place) (fs FS, odir microfs.Ino, opath string,
 }
 
 // Truncate sets the size of a file.
-func (p *Process) Truncate(place Place, size, most int64) error {
+func (p *Process) Truncate(place PathAt, size, limit int64) error {
 	if size < 0 {
 		return syscall.EINVAL
 	}
@@ -46,14 +47,14 @@ func (p *Process) Truncate(place Place, size, most int64) error {
 		return err
 	}
 	defer p.mu.RUnlock()
-	if err := mayGrow(func() (microfs.Attr, error) { return fs.Stat(dir, path, true) }, size, most); err != nil {
+	if err := mayGrow(func() (microfs.Attr, error) { return fs.Stat(dir, path, true) }, size, limit); err != nil {
 		return err
 	}
 	return fs.Truncate(dir, path, size)
 }
 
 // Mkdir makes a directory. mode is masked already.
-func (p *Process) Mkdir(place Place, mode uint32) error {
+func (p *Process) Mkdir(place PathAt, mode uint32) error {
 	fs, dir, path, err := p.at(place, true)
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func (p *Process) Mkdir(place Place, mode uint32) error {
 }
 
 // Rmdir removes a directory.
-func (p *Process) Rmdir(place Place) error {
+func (p *Process) Rmdir(place PathAt) error {
 	fs, dir, path, err := p.at(place, true)
 	if err != nil {
 		return err
@@ -73,7 +74,7 @@ func (p *Process) Rmdir(place Place) error {
 }
 
 // Unlink removes a name.
-func (p *Process) Unlink(place Place) error {
+func (p *Process) Unlink(place PathAt) error {
 	fs, dir, path, err := p.at(place, true)
 	if err != nil {
 		return err
@@ -83,7 +84,7 @@ func (p *Process) Unlink(place Place) error {
 }
 
 // Remove is remove(3).
-func (p *Process) Remove(place Place) error {
+func (p *Process) Remove(place PathAt) error {
 	err := p.Unlink(place)
 	if Errno(err) == syscall.EISDIR {
 		err = p.Rmdir(place)
@@ -92,7 +93,7 @@ func (p *Process) Remove(place Place) error {
 }
 
 // Mknod makes an empty file. There are no devices, pipes or sockets.
-func (p *Process) Mknod(place Place, mode uint32) error {
+func (p *Process) Mknod(place PathAt, mode uint32) error {
 	if kind := mode & syscall.S_IFMT; kind != syscall.S_IFREG && kind != 0 {
 		return syscall.EPERM
 	}
@@ -104,7 +105,7 @@ func (p *Process) Mknod(place Place, mode uint32) error {
 }
 
 // Rename is renameat2(2).
-func (p *Process) Rename(from, to Place, flags uint32) error {
+func (p *Process) Rename(from, to PathAt, flags uint32) error {
 	fs, odir, opath, ndir, npath, err := p.atBoth(from, to)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func (p *Process) Rename(from, to Place, flags uint32) error {
 
 // Link makes a hard link; follow says whether from may be a symbolic link to
 // the file meant.
-func (p *Process) Link(from, to Place, follow int) error {
+func (p *Process) Link(from, to PathAt, follow int) error {
 	fs, odir, opath, ndir, npath, err := p.atBoth(from, to)
 	if err != nil {
 		return err
@@ -125,7 +126,7 @@ func (p *Process) Link(from, to Place, follow int) error {
 }
 
 // Symlink makes a symbolic link.
-func (p *Process) Symlink(target string, place Place) error {
+func (p *Process) Symlink(target string, place PathAt) error {
 	fs, dir, path, err := p.at(place, true)
 	if err != nil {
 		return err
@@ -136,13 +137,13 @@ func (p *Process) Symlink(target string, place Place) error {
 
 // Readlink copies the target of a symbolic link, cut to the length of buf. With an empty path it is the link
 // itself that was opened with O_PATH.
-func (p *Process) Readlink(place Place, buf []byte) (int, error) {
+func (p *Process) Readlink(place PathAt, buf []byte) (int, error) {
 	if len(buf) == 0 {
 		return 0, syscall.EINVAL
 	}
 	opened := place.Path == "" && place.Dir != 0
 	if opened {
-		place = Place{Dir: place.Dir | Itself, Path: "."}
+		place = PathAt{Dir: place.Dir | Itself, Path: "."}
 	}
 	fs, dir, path, err := p.at(place, false)
 	if err != nil {
@@ -163,7 +164,7 @@ func (p *Process) Readlink(place Place, buf []byte) (int, error) {
 }
 
 // Realpath copies the path of a file, beginning with that of its mount, without links and dots.
-func (p *Process) Realpath(place Place, buf []byte) (int, error) {
+func (p *Process) Realpath(place PathAt, buf []byte) (int, error) {
 	m, dir, path, err := p.resolve(place)
 	if err != nil {
 		return 0, err

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"nvmecr/internal/ownfd"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -24,7 +25,7 @@ type predecessor struct {
 const takeoverGeneration = 1 << 29
 
 // NewForTakeover is New for a process that takes over what others have had open.
-func NewForTakeover(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
+func NewForTakeover(open func(write bool) (*vfs.Mount, error), logf func(format string, args ...any)) *Process {
 	p := New(open, logf)
 	p.files.above = takeoverGeneration
 	return p

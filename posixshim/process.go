@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -100,7 +101,7 @@ func (p *Process) findReal() {
 // New returns a process whose first mount, number 0, is its partition, which it opens with open: for writing, or
 // for reading only, in which case it may nevertheless return one for writing.
 // logf gets what the user has to know.
-func New(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
+func New(open func(write bool) (*vfs.Mount, error), logf func(format string, args ...any)) *Process {
 	p := &Process{logf: logf, server: server{askTime: askTime}}
 	p.mounts = []*mountPoint{{p: p, open: open}}
 	return p

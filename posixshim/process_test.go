@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/memdev"
@@ -42,7 +43,7 @@ func newPartition(t testing.TB) *partition {
 	return p
 }
 
-func (p *partition) open(write bool) (*Mount, error) {
+func (p *partition) open(write bool) (*vfs.Mount, error) {
 	kind := "read"
 	if write {
 		kind = "write"
@@ -56,7 +57,7 @@ func (p *partition) open(write bool) (*Mount, error) {
 		return nil, err
 	}
 	current := func() bool { return fs.Current(func(nvmf.Queue) bool { return true }) }
-	return &Mount{FS: Microfs(fs), Writable: write, Current: current, Close: fs.Unmount}, nil
+	return &vfs.Mount{FS: vfs.Microfs(fs), Writable: write, Current: current, Close: fs.Unmount}, nil
 }
 
 func (p *partition) process(t testing.TB) *Process {
@@ -70,7 +71,7 @@ func (p *partition) process(t testing.TB) *Process {
 	return proc
 }
 
-func at(path string) Place { return Place{Path: path} }
+func at(path string) PathAt { return PathAt{Path: path} }
 
 // file opens a file that has to open.
 func file(t testing.TB, p *Process, path string, flags int) Handle {
@@ -247,10 +248,10 @@ func TestVectors(t *testing.T) {
 }
 
 // names reads a directory through Getdents with a buffer of the given size.
-func names(t *testing.T, p *Process, h Handle, room int) []string {
+func names(t *testing.T, p *Process, h Handle, size int) []string {
 	t.Helper()
 	var out []string
-	buf := make([]byte, room)
+	buf := make([]byte, size)
 	for {
 		n, err := p.Getdents(h, buf)
 		require.NoError(t, err)
@@ -284,7 +285,7 @@ func TestDirectories(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, want[7:], names(t, p, h, 65536))
 
-	require.NoError(t, p.Unlink(Place{h, "00000"}))
+	require.NoError(t, p.Unlink(PathAt{h, "00000"}))
 	_, err = p.Seek(h, 0, io.SeekStart)
 	require.NoError(t, err)
 	assert.Equal(t, append([]string{".", ".."}, want[3:]...), names(t, p, h, 4096), "rewinding looks again")
@@ -298,7 +299,7 @@ func TestDirectories(t *testing.T) {
 	f := file(t, p, "d/00001", syscall.O_RDONLY)
 	_, err = p.Getdents(f, make([]byte, 100))
 	assert.Equal(t, syscall.ENOTDIR, err)
-	_, err = p.Open(Place{f, "x"}, create, 0)
+	_, err = p.Open(PathAt{f, "x"}, create, 0)
 	assert.Equal(t, syscall.ENOTDIR, err)
 
 	buf := make([]byte, 10)
@@ -445,7 +446,7 @@ func TestThreads(t *testing.T) {
 
 // became notes what its file system is told of who uses it.
 type became struct {
-	FS
+	vfs.FS
 	cred atomic.Pointer[microfs.Cred]
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -94,8 +95,8 @@ func TestOpenFilesInTree(t *testing.T) {
 	_, err = f.WriteAt([][]byte{[]byte("bytes")}, 0)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	p := New(func(write bool) (*Mount, error) {
-		return &Mount{FS: one.FS, Writable: write, Tree: true, Close: func() error { return nil }}, nil
+	p := New(func(write bool) (*vfs.Mount, error) {
+		return &vfs.Mount{FS: one.FS, Writable: write, Tree: true, Close: func() error { return nil }}, nil
 	}, t.Logf)
 	read := file(t, p, "f", syscall.O_RDONLY)
 	require.NoError(t, one.FS.Unlink(microfs.RootIno, "/f"))
@@ -128,7 +129,7 @@ func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	require.NoError(t, command.Release(file(t, command, "d/new", create)))
 
 	shell.mounts[0].opened = time.Time{} // some time later
-	_, err = shell.Attr(Place{cwd, "new"}, 0)
+	_, err = shell.Attr(PathAt{cwd, "new"}, 0)
 	require.NoError(t, err)
 	shell.mounts[0].opened = time.Time{}
 	buf := make([]byte, 10)
@@ -138,7 +139,7 @@ func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	assert.Equal(t, []string{".", "..", "log", "new"}, names(t, shell, cwd, 4096))
 
 	require.True(t, command.Yield())
-	require.NoError(t, shell.Unlink(Place{cwd, "new"}), "and back again")
+	require.NoError(t, shell.Unlink(PathAt{cwd, "new"}), "and back again")
 }
 
 func TestUnlinkedFileIsNotGivenUp(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/vfs"
 )
 
 // What is written to the socket of an open file is in the file when the next call
@@ -81,7 +83,7 @@ func TestManyWritePastTheShim(t *testing.T) {
 	}
 }
 
-type fullFile struct{ File }
+type fullFile struct{ vfs.File }
 
 func (fullFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ENOSPC }
 
@@ -123,7 +125,7 @@ func TestAwaitsOtherRelays(t *testing.T) {
 		p := partition.process(t)
 		h := file(t, p, "f", create)
 		waited, opened := 0, 0
-		reader := New(func(write bool) (*Mount, error) {
+		reader := New(func(write bool) (*vfs.Mount, error) {
 			opened = waited
 			m, err := partition.open(write)
 			if err == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -47,7 +48,7 @@ func TestAttentiveReadsOn(t *testing.T) {
 			write(t, w, held, before)
 			h := file(t, r, "f", syscall.O_RDONLY)
 			tt.change(t, w, held)
-			for i := range 40 { // more than there is room for
+			for i := range 40 { // more than there is space for
 				other := file(t, w, fmt.Sprint("other", i%2), create)
 				write(t, w, other, make([]byte, 3<<20))
 				require.NoError(t, w.Release(other))
@@ -79,7 +80,7 @@ func TestAttentiveClosesMounts(t *testing.T) {
 	part := newPartition(t)
 	var open atomic.Int32
 	w := part.process(t)
-	r := New(func(write bool) (*Mount, error) {
+	r := New(func(write bool) (*vfs.Mount, error) {
 		m, err := part.open(write)
 		if err != nil {
 			return nil, err
@@ -127,7 +128,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Fallocate(file(t, w, "filler", create), 0, 0, int64(st.Free-2)*int64(st.Hugeblock), NoLimit))
 	moves := 0
-	r := New(func(write bool) (*Mount, error) {
+	r := New(func(write bool) (*vfs.Mount, error) {
 		m, err := part.open(write)
 		for i := 0; i < 100 && moves > 0 && err == nil; i++ {
 			_, err = w.Pwrite(held, bytes.Repeat([]byte{byte(moves)}, 4096), 0, NoLimit)

@@ -151,7 +151,7 @@ func (s *store) startServe() {
 		_ = s.serve.Wait() // a test may have killed it
 		_ = unix.Unmount(s.viewDir(), unix.MNT_DETACH)
 		_ = os.Remove(s.viewDir())
-		owner.Abandon(group)
+		owner.RemoveGroup(group)
 	})
 	s.said, err = bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(s.t, err)

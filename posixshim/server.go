@@ -23,7 +23,7 @@ const (
 	pathOutside  = -4096
 	pathRedirect = -4097
 	pathGone     = -4098 // NV_GONE: this process is ending
-	beyond       = -4099 // NV_BEYOND: EFBIG, with a signal
+	fileTooLarge = -4099 // NV_FILE_TOO_LARGE: EFBIG, with a signal
 
 	maxErrno = 4096 // errors are below it
 )
@@ -155,11 +155,10 @@ func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{})
 }
 
 func acceptOne(on int) (int, error) {
-	fd, _, err := unix.Accept4(on, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-	if err != nil {
-		return -1, err
-	}
-	return ownfd.Hold(fd), nil
+	return ownfd.Open(func() (int, error) {
+		fd, _, err := unix.Accept4(on, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		return fd, err
+	})
 }
 
 // reject answers the first request of a connection with an errno and closes the connection.
@@ -174,11 +173,11 @@ func reject(on int, errno unix.Errno) {
 }
 
 func spareDescriptor() int {
-	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	fd, err := ownfd.Open(func() (int, error) { return unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1
 	}
-	return ownfd.Hold(fd)
+	return fd
 }
 
 // samePeer reports whether the other end is a process of this user, or root.
@@ -240,8 +239,8 @@ func (p *Process) perform(m *message) (result int64, descriptor int) {
 		return pathRedirect, 0
 	case errors.Is(err, errFinished) && m.byPath:
 		return pathGone, 0
-	case errors.Is(err, microfs.ErrBeyond):
-		return beyond, 0
+	case errors.Is(err, microfs.ErrFileTooLarge):
+		return fileTooLarge, 0
 	}
 	return -int64(p.Errno(err)), 0
 }

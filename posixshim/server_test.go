@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/vfs"
 )
 
 // request makes the bytes of one, as shim/remote/remote.c does.
@@ -122,7 +124,7 @@ func TestServedCalls(t *testing.T) {
 	n, _ = c.call(request(callPwrite, []int64{int64(h), 3, 5}, "TENT!"))
 	assert.EqualValues(t, 2, n, "as much as the sender's limit lets it")
 	n, _ = c.call(request(callPwrite, []int64{int64(h), 6, 6}, "TENT!"))
-	assert.EqualValues(t, beyond, n)
+	assert.EqualValues(t, fileTooLarge, n)
 	n, body := c.call(request(callPread, []int64{int64(h), 100, 1}))
 	assert.EqualValues(t, 6, n)
 	assert.Equal(t, "onTENT", string(body), "not more than was read")
@@ -240,7 +242,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 
 // slowClose is a file that takes a while to close, and then fails.
 type slowClose struct {
-	File
+	vfs.File
 	closed *atomic.Bool
 }
 
@@ -317,9 +319,9 @@ func TestRequestsThatAreNone(t *testing.T) {
 		{"data of another length than it says", edit(request(callWrite, one, "abc"), requestHead, 4), false},
 		{"data of an endless length", edit(request(callWrite, one, "abc"), requestHead, 1<<32-1), false},
 		{"half a length", append(edit(request(callWrite, one), 8, 2), 0, 0), false},
-		{"room for less than nothing", request(callRead, []int64{1, -1}), false},
+		{"a reply of less than nothing", request(callRead, []int64{1, -1}), false},
 		{"one path of two", request(callRename, []int64{0, 0}, "a"), false},
-		{"a lock that does not fit its room", request(callLock, []int64{1, 1, unix.F_SETLK, 5}, "lock"), false},
+		{"a lock in a reply buffer that is too small", request(callLock, []int64{1, 1, unix.F_SETLK, 5}, "lock"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPartition(t).process(t)

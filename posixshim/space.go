@@ -7,7 +7,7 @@ import (
 )
 
 // Fallocate is fallocate(2): modes 0, KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE.
-func (p *Process) Fallocate(h Handle, mode int, off, n, most int64) error {
+func (p *Process) Fallocate(h Handle, mode int, off, n, limit int64) error {
 	f, err := p.writer(h)
 	switch {
 	case err != nil:
@@ -33,7 +33,7 @@ func (p *Process) Fallocate(h Handle, mode int, off, n, most int64) error {
 		return syscall.EOPNOTSUPP
 	}
 	if !keep {
-		if err := mayGrow(f.current().Stat, off+n, most); err != nil {
+		if err := mayGrow(f.current().Stat, off+n, limit); err != nil {
 			return err
 		}
 	}

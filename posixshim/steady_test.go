@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/target"
@@ -113,7 +114,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	h := file(t, p, "f", create)
 	f, err := p.files.get(h)
 	require.NoError(t, err)
-	var idle File = idleFile{f.current()}
+	var idle vfs.File = idleFile{f.current()}
 	f.file.Store(&idle)
 	buf := make([]byte, 4096)
 	var st syscall.Stat_t
@@ -130,7 +131,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 }
 
 // idleFile is a file that does nothing, so that only this package is measured.
-type idleFile struct{ File }
+type idleFile struct{ vfs.File }
 
 func (idleFile) ReadAt(bufs [][]byte, off int64) (int, error)  { return len(bufs[0]), nil }
 func (idleFile) WriteAt(bufs [][]byte, off int64) (int, error) { return len(bufs[0]), nil }

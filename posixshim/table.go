@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -58,8 +59,8 @@ type openFile struct {
 
 	// file is the file in the mount. It is replaced when the process moves
 	// from the mount it reads to one it writes; until then it is the first.
-	file  atomic.Pointer[File]
-	first File
+	file  atomic.Pointer[vfs.File]
+	first vfs.File
 	// retired is the mount that it has stayed in, because no later one has it; nil as a rule. Guarded by Process.mu.
 	retired *retiredMount
 
@@ -69,7 +70,7 @@ type openFile struct {
 	whole   bool             // listing is all there is
 }
 
-func (f *openFile) current() File { return *f.file.Load() }
+func (f *openFile) current() vfs.File { return *f.file.Load() }
 
 // needsWriter says that the file is open for writing, is read by the kernel from where it is, or would be lost in
 // another mount because it has no name any more.

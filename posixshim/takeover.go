@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/ownfd"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -21,7 +22,7 @@ const maxPackets = 1 << 20
 
 // A Handover is what a process hands over.
 type Handover struct {
-	Rank, Size int // its place
+	Rank, Size int
 	PID        int
 
 	packets [kindEnd][]*packet // by kind, each in order
@@ -55,7 +56,7 @@ func ReceiveHandover(socket int) (*Handover, error) {
 	}
 }
 
-// Close closes what nobody has taken over: to those who have the files their owner has ended.
+// Close closes what was not taken over: to the processes that have the files their owner has ended.
 func (in *Handover) Close() {
 	for _, packets := range in.packets {
 		for _, p := range packets {
@@ -89,7 +90,7 @@ func (p *packet) file(name string) (*os.File, error) {
 // takePause is between two attempts to get a partition that another process has just now.
 const takePause = 20 * time.Millisecond
 
-// TakeOver goes on with what another process of this one's place has handed over. It waits for the partition until ctx
+// TakeOver goes on with what another process of this rank has handed over. It waits for the partition until ctx
 // ends, as long as others have it. What it has not taken over when it fails is still the handover's. p is one
 // that NewForTakeover has made.
 func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
@@ -151,7 +152,7 @@ func (t *taking) check() error {
 		if h <= 0 || h&Itself != 0 || h>>32 > takeoverGeneration || t.files[h] != nil || at >= microfs.Ino(len(t.p.mounts)) {
 			return errHandOver
 		}
-		f := &openFile{at: t.p.mounts[at], isDir: k.get32(48)&1 != 0, dir: k.ino(24), path: string(k.b[56:]), predecessor: t.predecessor, offset: max(k.get64(32), 0)}
+		f := &openFile{at: t.p.mounts[at], isDir: k.get32(48)&fileIsDir != 0, dir: k.ino(24), path: string(k.b[56:]), predecessor: t.predecessor, offset: max(k.get64(32), 0)}
 		f.flags.Store(int32(k.get32(40)))
 		if errno := k.get32(44); errno != 0 && errno < maxErrno {
 			err := error(syscall.Errno(errno))
@@ -192,7 +193,7 @@ func (t *taking) mount(ctx context.Context) error {
 	var kept []microfs.Ino
 	for _, k := range t.in.packets[kindFile] {
 		m := t.files[k.handle(8)].at
-		writes[m] = writes[m] || k.get32(40)&syscall.O_ACCMODE != syscall.O_RDONLY && k.get32(40)&unix.O_PATH == 0
+		writes[m] = writes[m] || k.get32(40)&syscall.O_ACCMODE != syscall.O_RDONLY && k.get32(40)&unix.O_PATH == 0 || k.get32(48)&fileNameless != 0
 		kept = append(kept, k.ino(16))
 	}
 	t.p.kept.Store(&kept)
@@ -240,7 +241,7 @@ func (t *taking) open() {
 		}
 		f.first = file
 		f.file.Store(&f.first)
-		h, _ := t.p.files.add(f) // there is room: see check
+		h, _ := t.p.files.add(f) // there is space: see check
 		f.refs.Store(refs)
 		t.predecessor.acquire()
 		t.predecessor.handles[k.handle(8)] = h
@@ -248,7 +249,7 @@ func (t *taking) open() {
 }
 
 // reopen opens a file by its number, or if it is not this file system's own by its name.
-func (f *openFile) reopen(ino microfs.Ino) (File, error) {
+func (f *openFile) reopen(ino microfs.Ino) (vfs.File, error) {
 	if !f.at.mounted() { // it has ended meanwhile
 		return nil, errFinished
 	}
@@ -269,7 +270,7 @@ func (f *openFile) reopen(ino microfs.Ino) (File, error) {
 
 // staleIdentity is what a staleFile was that this process never had.
 type staleIdentity struct {
-	File
+	vfs.File
 	ino microfs.Ino
 	dir bool
 }

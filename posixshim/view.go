@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/ownfd"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 )
 
@@ -70,7 +71,7 @@ func (p *Process) refMapping(f *openFile, how, view int) (int, bool) {
 		m = newMapping()
 	}
 	if view < 0 && m != nil && m.view >= 0 && !viewAlive(m.view) {
-		return 0, false // pages that nobody has read would be SIGBUS: the next mapping is another server's, or a copy
+		return 0, false // unread pages would be SIGBUS: the next mapping is another server's, or a copy
 	}
 	// What is written to memory that shows the file shows in shared mappings of that memory only.
 	if m == nil || m.view < 0 && view < 0 || m.fd >= 0 && how&MapShared != 0 || p.Retain(f.handle) != nil {
@@ -129,7 +130,7 @@ func (p *Process) openView(f *openFile) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	f.viewed.Store(!tree) // from here on nobody else gets the partition
+	f.viewed.Store(!tree) // from here on no other process gets the partition
 	path, attr, err := closedFile(fs, f)
 	p.mu.RUnlock()
 	fd := -1
@@ -150,7 +151,7 @@ func (p *Process) mapsView(f *openFile) bool {
 
 // closedFile returns the path, and the attributes, of a file that its writers have closed: with all that was written to it
 // in the store.
-func closedFile(fs FS, f *openFile) (path string, attr microfs.Attr, err error) {
+func closedFile(fs vfs.FS, f *openFile) (path string, attr microfs.Attr, err error) {
 	file := f.current()
 	if err = file.Sync(); err == nil {
 		attr, err = file.Stat()

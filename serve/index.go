@@ -24,7 +24,7 @@ import (
 )
 
 // treeIndex is the index of the job's tree (docs/dev/tree.md): in a run with one tree it is in the server of the host of `nvmecr run`. It
-// has the solo partition from the first connection to the end.
+// has the singleton partition from the first connection to the end.
 type treeIndex struct {
 	listen  []net.Listener
 	pending sync.WaitGroup
@@ -42,7 +42,7 @@ type treeIndex struct {
 }
 
 // ServeTree begins to take connections to the index of the job's tree: of processes of this host, and at others, which may be nil, of
-// those that know the secret of the run. It is called once, before Close, by who has called TakeOver.
+// those that know the secret of the run. It is called once, before Close, by the caller of TakeOver.
 func (s *Server) ServeTree(others net.Listener) error {
 	if err := shortenSlices(); err != nil {
 		s.info("the job's files: the index may answer late where the processors are busy: %v", err)
@@ -140,7 +140,7 @@ var introduction = 10 * time.Second
 func (s *Server) serveOther(conn net.Conn) {
 	secret := wire.Secret(s.cfg.IndexSecret)
 	_ = conn.SetDeadline(time.Now().Add(introduction))
-	if secret.Challenge(conn) != nil { // anybody can connect: nothing is said
+	if secret.Challenge(conn) != nil { // any user can connect: no message
 		_ = conn.Close()
 		return
 	}
@@ -230,13 +230,13 @@ func (s *Server) openTree() (_ *index.Index, err error) {
 	if err != nil {
 		return nil, err
 	}
-	part, err := store.Open(ctx, s.cfg, store.Place{Rank: 0, Size: 1}, store.Options{Logf: s.info})
+	part, err := store.Open(ctx, s.cfg, store.Proc{Rank: 0, Size: 1}, store.Options{Logf: s.info})
 	if err != nil {
 		return nil, err
 	}
 	t.part, t.views = part, store.NewViews(s.cfg, s.logf)
 	t.index = index.New(part.FS, index.Options{
-		Format: tree.Format, Run: s.cfg.Run, Timeout: s.cfg.Timeout, Logf: s.logf,
+		Format: tree.Format, Run: s.cfg.Run, Timeout: s.cfg.Timeout, Lease: tree.Lease, Logf: s.logf,
 		Adopt: func(ctx context.Context, partition uint32) (*microfs.FS, func(), error) {
 			fs, err := t.views.Rank(ctx, int(partition), time.Now())
 			return fs, func() {}, err
@@ -253,7 +253,7 @@ func (s *Server) openTree() (_ *index.Index, err error) {
 	})
 	part.Sweep = func(rank int, fs *microfs.FS) error { return t.index.Sweep(uint32(rank), fs) }
 	for _, rank := range unreleased {
-		if rank != parttable.Solo {
+		if rank != parttable.Singleton {
 			t.index.Adopt(uint32(rank))
 		}
 	}

@@ -34,7 +34,7 @@ type Server struct {
 	logf func(format string, args ...any)
 
 	mu        sync.Mutex
-	processes map[store.Place]*posixshim.Process
+	processes map[store.Proc]*posixshim.Process
 	views     []*fuseview.View
 
 	takeovers takeovers
@@ -43,20 +43,20 @@ type Server struct {
 
 // New returns a server for the run that cfg is of. Nothing is opened yet. logf tells the user something, on one line.
 func New(cfg *config.Config, logf func(format string, args ...any)) *Server {
-	return &Server{cfg: cfg, logf: logf, processes: make(map[store.Place]*posixshim.Process)}
+	return &Server{cfg: cfg, logf: logf, processes: make(map[store.Proc]*posixshim.Process)}
 }
 
-// Process returns the posixshim.Process that executes calls for a place in the job, with the same files under the mount. The first call
-// opens it. It yields the partition to a process of the job at that place.
-func (s *Server) Process(place store.Place) *posixshim.Process {
-	place.From = ""
+// Process returns the posixshim.Process that executes calls for a rank of the job, with the same files under the mount. The first call
+// opens it. It yields the partition to a process of that rank.
+func (s *Server) Process(proc store.Proc) *posixshim.Process {
+	proc.From = ""
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, ok := s.processes[place]
+	p, ok := s.processes[proc]
 	if !ok {
 		o := &processfs.Opener{
 			Config: s.cfg,
-			Place:  func() (store.Place, error) { return place, nil },
+			Proc:   func() (store.Proc, error) { return proc, nil },
 			Logf: func(format string, args ...any) {
 				s.logf("nvmecr serve, process %d: %s", os.Getpid(), fmt.Sprintf(format, args...))
 			},
@@ -68,7 +68,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 		if err := o.Mount(); err != nil {
 			o.Logf("%v", err)
 		}
-		s.processes[place] = p
+		s.processes[proc] = p
 	}
 	return p
 }

@@ -111,11 +111,11 @@ func (s *Server) receive(conn *net.UnixConn) {
 
 func (s *Server) takeOver(in *posixshim.Handover) (err error) {
 	defer panics.Contain("a handover", &err)
-	place := store.Place{Rank: in.Rank, Size: in.Size}
-	if place.Rank < 0 && place.Rank != parttable.Solo || place.Size < 1 || place.Rank >= place.Size {
+	proc := store.Proc{Rank: in.Rank, Size: in.Size}
+	if proc.Rank < 0 && proc.Rank != parttable.Singleton || proc.Size < 1 || proc.Rank >= proc.Size {
 		return fmt.Errorf("rank %d of %d: %w", in.Rank, in.Size, unix.EINVAL)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
 	defer cancel()
-	return s.Process(place).TakeOver(ctx, in)
+	return s.Process(proc).TakeOver(ctx, in)
 }

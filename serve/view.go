@@ -12,14 +12,14 @@ import (
 	"nvmecr/internal/store"
 )
 
-// The view of a run has a tree for each place on this host, made when a process of it first asks, and a link:
+// The view of a run has a tree for each rank on this host, made when a process of it first asks, and a link:
 //
 //	self     to the tree of whoever asks
-//	job      what a process that is alone has
+//	job      the files of singletons
 //	3of8     what rank 3 of a job of 8 has
 //
 // So self/PATH is, to the kernel, what MOUNT/PATH is to the preloaded library of the same process. Names and numbers
-// are those of store.Place.Tree.
+// are those of store.Proc.Tree.
 
 // Export mounts the view at dir, an existing directory. The error says what is missing: there may be no FUSE here.
 func (s *Server) Export(dir string) error {
@@ -35,12 +35,12 @@ func (s *Server) Export(dir string) error {
 
 // tree returns the tree of a name. Any rank of any job may come to be.
 func (s *Server) tree(name string) (fuseview.Tree, bool) {
-	place, ok := parsePlace(name)
+	proc, ok := parsePlace(name)
 	if !ok {
 		return fuseview.Tree{}, false
 	}
-	_, number := place.Tree()
-	return fuseview.Tree{Name: name, Process: s.Process(place), Number: number}, true
+	_, number := proc.Tree()
+	return fuseview.Tree{Name: name, Process: s.Process(proc), Number: number}, true
 }
 
 // names lists the trees that were looked up.
@@ -48,17 +48,17 @@ func (s *Server) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
-	for place := range s.processes {
-		names = append(names, placeName(place))
+	for proc := range s.processes {
+		names = append(names, procName(proc))
 	}
 	return names
 }
 
-// self names the tree of a process: its environment says which place it has, as it does to the
-// preloaded library. A process that the kernel cannot name here, of another PID namespace, is taken for one that is alone.
+// self names the tree of a process: its environment says which rank it has, as it does to the
+// preloaded library. A process that the kernel cannot name here, of another PID namespace, is taken for a singleton.
 func (s *Server) self(pid int) (string, error) {
 	if s.cfg.View == config.ViewJob {
-		return placeName(store.Place{Rank: 0, Size: 1}), nil
+		return procName(store.Proc{Rank: 0, Size: 1}), nil
 	}
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil && pid != 0 {
@@ -69,28 +69,28 @@ func (s *Server) self(pid int) (string, error) {
 		name, value, _ := strings.Cut(string(text), "=")
 		values[name] = value
 	}
-	place, err := store.PlaceFromEnv(func(name string) string { return values[name] })
-	return placeName(place), err
+	proc, err := store.ProcFromEnv(func(name string) string { return values[name] })
+	return procName(proc), err
 }
 
-func placeName(p store.Place) string {
+func procName(p store.Proc) string {
 	name, _ := p.Tree()
 	return name
 }
 
-func parsePlace(name string) (store.Place, bool) {
-	if alone := (store.Place{Rank: 0, Size: 1}); name == placeName(alone) {
+func parsePlace(name string) (store.Proc, bool) {
+	if alone := (store.Proc{Rank: 0, Size: 1}); name == procName(alone) {
 		return alone, true
 	}
 	first, second, _ := strings.Cut(name, "of")
 	rank, err := strconv.ParseUint(first, 10, 20)
 	if err != nil {
-		return store.Place{}, false
+		return store.Proc{}, false
 	}
 	size, err := strconv.ParseUint(second, 10, 31)
 	if err != nil || size < 2 || rank >= size {
-		return store.Place{}, false
+		return store.Proc{}, false
 	}
-	p := store.Place{Rank: int(rank), Size: int(size)}
-	return p, placeName(p) == name
+	p := store.Proc{Rank: int(rank), Size: int(size)}
+	return p, procName(p) == name
 }

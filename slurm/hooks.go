@@ -20,11 +20,12 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// Hooks are what Slurm calls.
+// Hooks has a method for each hook that Slurm calls.
 type Hooks struct {
 	State     string // directory of the leases
 	Inventory *site.Inventory
 	Network   *topology.Topology
+	Unusable  error // why there is no inventory, or no network: jobs that ask for nothing start all the same
 	Queue     Queue
 	Targets   Targets
 	Defaults  Request                          // what a request does not say: Capacity is for each target, Retain for requests with a name
@@ -36,7 +37,7 @@ type Hooks struct {
 
 func (h *Hooks) store() *Store { return &Store{h.State} }
 
-// at is a point at which a test may end the hook, as if it were killed.
+// at is called at points at which a test may end the hook, as if it were killed.
 func (h *Hooks) at(what string) error {
 	if h.step == nil {
 		return nil
@@ -47,10 +48,12 @@ func (h *Hooks) at(what string) error {
 // ErrUnmeetable says that a request cannot be met, however long the job waits.
 var ErrUnmeetable = errors.New("the job is held, since waiting does not help: cancel it (scancel), and change the request")
 
-// PrologController gives a job that is about to start what request asks for; "": what Slurm says that it asks for. Nothing is done for a job
-// that asks for nothing. What was made for an earlier start of the job, or by a hook that was killed, is found again.
+// PrologController gives a job that is about to start the space that request asks for. If request is "" it uses the
+// request that Slurm has for the job. A job without a request gets nothing. Namespaces that were created for an earlier
+// start of the job, or by a hook that was killed, are found again.
 //
-// Slurm queues a job again for which this fails. The job's user finds the reason with the job, which is held where it would fail again and again.
+// After an error Slurm queues the job again. The user finds the reason in the job's AdminComment. A job that would fail
+// each time is held.
 func (h *Hooks) PrologController(ctx context.Context, id uint32, request string) error {
 	job, err := h.Queue.Job(ctx, id)
 	if err != nil {
@@ -59,21 +62,23 @@ func (h *Hooks) PrologController(ctx context.Context, id uint32, request string)
 	if request = cmp.Or(request, job.Request); request == "" {
 		return nil
 	}
-	err = h.start(ctx, job, request)
-	if err != nil {
-		return errors.Join(err, h.refuse(ctx, id, err))
+	if err = h.Unusable; err == nil {
+		err = h.start(ctx, job, request)
 	}
-	if job.Explained {
-		return h.Queue.Explain(ctx, id, "")
+	if err != nil {
+		return errors.Join(err, h.refuse(ctx, job, err))
+	}
+	if err := h.Queue.Explain(ctx, job, ""); err != nil { // the job has what it needs all the same
+		h.Logf("job %d: %v", id, err)
 	}
 	return nil
 }
 
-// refuse tells the job's user why.
-func (h *Hooks) refuse(ctx context.Context, id uint32, why error) error {
-	err := h.Queue.Explain(ctx, id, strings.ReplaceAll(why.Error(), "\n", "; "))
+// refuse shows the user of the job why it cannot start.
+func (h *Hooks) refuse(ctx context.Context, job Job, why error) error {
+	err := h.Queue.Explain(ctx, job, strings.ReplaceAll(why.Error(), "\n", "; "))
 	if errors.Is(why, ErrUnmeetable) {
-		err = errors.Join(err, h.Queue.Hold(ctx, id))
+		err = errors.Join(err, h.Queue.Hold(ctx, job))
 	}
 	return err
 }
@@ -92,10 +97,49 @@ func (h *Hooks) start(ctx context.Context, job Job, request string) error {
 	if err != nil {
 		return err
 	}
-	return h.provide(ctx, l)
+	for {
+		err := h.provide(ctx, l)
+		failed := new(targetError)
+		if !errors.As(err, &failed) || l.Ready || ctx.Err() != nil || h.elsewhere(l, job, r, failed) != nil {
+			return err
+		}
+	}
 }
 
-// leaseName names the lease after the job, or after the user and the name in the request, so that names of other users never collide.
+// elsewhere plans a lease anew that has no data yet, without a target that has failed. What may have been made stays in the lease.
+func (h *Hooks) elsewhere(l *Lease, job Job, r Request, failed *targetError) error {
+	unlock, err := h.store().lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	left := append(slices.Clone(l.Left), failed.name)
+	inventory, others := *h.Inventory, *h
+	inventory.Targets = slices.DeleteFunc(slices.Clone(inventory.Targets), func(t site.Target) bool { return slices.Contains(left, t.Name) })
+	others.Inventory = &inventory
+	next, err := others.newLease(job, r, l.Name)
+	if err != nil {
+		return err
+	}
+	next.Left = slices.DeleteFunc(l.on(), func(name string) bool { return slices.Contains(next.on(), name) })
+	h.Logf("job %d: other targets in its place: %v", job.ID, failed)
+	*l = *next
+	if err := h.at("before the lease has other targets"); err != nil {
+		return err
+	}
+	return h.store().save(l)
+}
+
+// A targetError is the failure of a target to provide a namespace.
+type targetError struct {
+	name string
+	error
+}
+
+func (e *targetError) Unwrap() error { return e.error }
+
+// leaseName returns the name of the lease: that of the job; or, if the request has a name, that of user and name, so
+// that names of different users never collide.
 func leaseName(job Job, r Request) string {
 	if r.Name != "" {
 		return fmt.Sprintf("slurm-u%d-%s", job.User, r.Name)
@@ -103,7 +147,7 @@ func leaseName(job Job, r Request) string {
 	return fmt.Sprintf("slurm-j%d", job.ID)
 }
 
-// lease returns the lease for this start of the job, after it is stored.
+// lease returns the lease for this start of the job. It has been saved.
 func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
 	unlock, err := h.store().lock() // until it is written other leases do not see what space it has
 	if err != nil {
@@ -127,15 +171,16 @@ func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
 	return l, h.store().save(l)
 }
 
-// newLease plans where the job writes.
+// newLease plans on which targets the job writes.
 func (h *Hooks) newLease(job Job, r Request, name string) (*Lease, error) {
 	leases, err := h.store().all()
 	if err != nil {
 		return nil, err // a lease that cannot be read has space somewhere
 	}
-	plan, err := h.plan(job, r, leases)
+	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return l.Name == name })
+	plan, err := h.planAll(job, r, leases)
 	if err != nil {
-		if _, alone := h.plan(job, r, nil); alone != nil {
+		if _, alone := h.planAll(job, r, nil); alone != nil {
 			err = fmt.Errorf("%w; %w", err, ErrUnmeetable)
 		}
 		return nil, err
@@ -152,7 +197,18 @@ func (h *Hooks) newLease(job Job, r Request, name string) (*Lease, error) {
 	return l, nil
 }
 
-// renew makes a lease that of another start: of its job, or of a later job of the name.
+// planAll plans for as many targets as are asked for, or one more where mirrors need it: of an odd number one has no other to be mirrored on, if there
+// are two nodes.
+func (h *Hooks) planAll(job Job, r Request, leases []*Lease) (*placement.Plan, error) {
+	plan, err := h.plan(job, r, leases)
+	if err != nil && r.CopiesSync && r.Targets%2 == 1 {
+		r.Targets++
+		return h.plan(job, r, leases)
+	}
+	return plan, err
+}
+
+// renew changes a lease for another start: of its job, or of a later job with the same name.
 func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 	if l.User != job.User { // somebody has the user's number now
 		return fmt.Errorf("lease %s is of user %d, and job %d of user %d", l.Name, l.User, job.ID, job.User)
@@ -165,9 +221,15 @@ func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 			return fmt.Errorf("job %d: name %q is in use by job %d: start this job after that one (sbatch --dependency=afterany:%d)", job.ID, r.Name, l.Job, l.Job)
 		}
 	}
+	if l.Freeing {
+		return fmt.Errorf("job %d: the time for which lease %s was retained has passed, and a part of it is freed: the job starts when the targets of the rest answer, or take another name", job.ID, l.Name)
+	}
 	if size := sizeOn(r, len(l.Targets)); size != l.Size || r.Targets != l.Request.Targets {
 		return fmt.Errorf("job %d: lease %s has %s on %d targets, and the request differs: request the same, or use another name; %w",
 			job.ID, l.Name, l.Size*nvmf.Bytes(len(l.Targets)), len(l.Targets), ErrUnmeetable)
+	}
+	if r.CopiesSync != l.Request.CopiesSync {
+		return fmt.Errorf("job %d: lease %s has copies-sync=%t, which stays as it was at first: request the same, or use another name; %w", job.ID, l.Name, l.Request.CopiesSync, ErrUnmeetable)
 	}
 	if err := h.replace(l, job, r); err != nil {
 		return err
@@ -181,13 +243,13 @@ func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 	return nil
 }
 
-// sizeOn is the size of each namespace.
+// sizeOn returns the size of each namespace.
 func sizeOn(r Request, targets int) nvmf.Bytes {
 	size := (r.Capacity + nvmf.Bytes(targets) - 1) / nvmf.Bytes(targets)
 	return (size + nvmf.MiB - 1) / nvmf.MiB * nvmf.MiB
 }
 
-// replace gives a lease other targets in the place of those that have failed for good. What was there is lost, unless there are copies of it.
+// replace replaces the targets of a lease that have failed for good. Data on them is lost, unless there are copies.
 func (h *Hooks) replace(l *Lease, job Job, r Request) error {
 	var failed []int
 	for i, spot := range l.Targets {
@@ -214,18 +276,40 @@ func (h *Hooks) replace(l *Lease, job Job, r Request) error {
 	return nil
 }
 
-// failed says whether the inventory calls a target that: it does not come back with what it had.
+// failed reports whether the inventory marks a target as failed: it does not come back with its data.
 func (h *Hooks) failed(name string) bool {
 	t, err := h.target(name)
 	return err == nil && t.Health == site.Failed
 }
 
-// plan chooses among the targets that can make namespaces, less what other leases have of them, and without some.
-func (h *Hooks) plan(job Job, r Request, leases []*Lease, but ...LeasedSpot) (*placement.Plan, error) {
+// plan chooses among the targets that can make namespaces, less what other leases have of them, and beside those that the job has.
+func (h *Hooks) plan(job Job, r Request, leases []*Lease, has ...LeasedSpot) (*placement.Plan, error) {
+	nodes, err := hostlist.Expand(job.Nodes)
+	if err != nil {
+		return nil, fmt.Errorf("job %d: nodes %q: %w", job.ID, job.Nodes, err)
+	}
 	inventory := *h.Inventory
-	inventory.Targets = nil
+	inventory.Targets = h.open(leases, has)
+	copies := r.Copies != "" || r.CopiesSync
+	if copies {
+		inventory.Targets = h.apart(inventory.Targets, r, has)
+	}
+	ranks := max(job.Ranks, len(nodes), r.Targets)
+	want := placement.Job{Targets: r.Targets, Strict: r.Strict, RankCapacity: r.Capacity / nvmf.Bytes(ranks)}
+	for i, node := range nodes {
+		want.Hosts = append(want.Hosts, placement.Host{Name: node, Ranks: (ranks + len(nodes) - 1 - i) / len(nodes)})
+	}
+	plan, err := placement.New(want, h.Network, &inventory)
+	if err != nil && copies {
+		err = fmt.Errorf("with copies on other nodes: %w", err)
+	}
+	return plan, err
+}
+
+// open returns the targets that can make namespaces, less what leases have of them, and without those that the job has.
+func (h *Hooks) open(leases []*Lease, has []LeasedSpot) (list []site.Target) {
 	for _, t := range h.Inventory.Targets {
-		if len(t.Admin) == 0 || slices.ContainsFunc(but, func(s LeasedSpot) bool { return s.Target == t.Name }) {
+		if len(t.Admin) == 0 || slices.ContainsFunc(has, func(s LeasedSpot) bool { return s.Target == t.Name }) {
 			continue
 		}
 		for _, l := range leases {
@@ -238,21 +322,12 @@ func (h *Hooks) plan(job Job, r Request, leases []*Lease, but ...LeasedSpot) (*p
 				}
 			}
 		}
-		inventory.Targets = append(inventory.Targets, t)
+		list = append(list, t)
 	}
-	nodes, err := hostlist.Expand(job.Nodes)
-	if err != nil {
-		return nil, fmt.Errorf("job %d: nodes %q: %w", job.ID, job.Nodes, err)
-	}
-	ranks := max(job.Ranks, len(nodes), r.Targets)
-	want := placement.Job{Targets: r.Targets, Strict: r.Strict, RankCapacity: r.Capacity / nvmf.Bytes(ranks)}
-	for i, node := range nodes {
-		want.Hosts = append(want.Hosts, placement.Host{Name: node, Ranks: (ranks + len(nodes) - 1 - i) / len(nodes)})
-	}
-	return placement.New(want, h.Network, &inventory)
+	return list
 }
 
-// provide makes what is missing of a lease's namespaces, and lets the job's hosts in.
+// provide creates the missing namespaces of a lease, and gives the job's hosts access.
 func (h *Hooks) provide(ctx context.Context, l *Lease) error {
 	for i := range l.Targets {
 		on, err := h.target(l.Targets[i].Target)
@@ -263,13 +338,13 @@ func (h *Hooks) provide(ctx context.Context, l *Lease) error {
 			return err
 		}
 		if l.Targets[i].Namespace, err = h.Targets.Create(ctx, on, l.Name, l.Size); err != nil {
-			return err
+			return &targetError{on.Name, err}
 		}
 		if err := h.at("before an expose"); err != nil {
 			return err
 		}
 		if err := h.Targets.Expose(ctx, on, l.Name, l.HostNQN, l.Key); err != nil {
-			return err
+			return &targetError{on.Name, err}
 		}
 	}
 	if err := h.at("before the lease is ready"); err != nil {
@@ -288,7 +363,8 @@ func (h *Hooks) target(name string) (site.Target, error) {
 	return site.Target{}, fmt.Errorf("target %s is not in the inventory any more, and leases have namespaces on it: put it back", name)
 }
 
-// EpilogController notes that a job has ended. It may be started again: nothing is freed.
+// EpilogController records that a job has ended. It frees nothing, since the job may be started again. The last record counts: an earlier one may be of a
+// lost node, and late.
 func (h *Hooks) EpilogController(id uint32) error {
 	l, err := h.store().ofJob(id)
 	if l == nil {
@@ -302,7 +378,7 @@ func (h *Hooks) EpilogController(id uint32) error {
 	switch l, err = h.store().load(l.Name); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case err != nil || l.Job != id || l.Ended != nil:
+	case err != nil || l.Job != id:
 		return err
 	}
 	now := h.Now()

@@ -41,6 +41,7 @@ type cluster struct {
 
 	hang  func(name string) // in Create
 	gone  string            // a target that does not answer
+	shut  string            // a target that fails in Expose
 	told  map[uint32]string
 	holds []uint32
 }
@@ -72,16 +73,13 @@ func (c *cluster) Job(_ context.Context, id uint32) (Job, error) {
 	return Job{}, ErrNoJob
 }
 
-func (c *cluster) Explain(_ context.Context, id uint32, text string) error {
-	j := c.jobs[id]
-	j.Explained = text != ""
-	c.jobs[id] = j
-	c.told[id] = text
+func (c *cluster) Explain(_ context.Context, job Job, text string) error {
+	c.told[job.ID] = text
 	return nil
 }
 
-func (c *cluster) Hold(_ context.Context, id uint32) error {
-	c.holds = append(c.holds, id)
+func (c *cluster) Hold(_ context.Context, job Job) error {
+	c.holds = append(c.holds, job.ID)
 	return nil
 }
 
@@ -99,6 +97,9 @@ func (c *cluster) Create(_ context.Context, on site.Target, name string, size nv
 }
 
 func (c *cluster) Expose(_ context.Context, on site.Target, name, _, key string) error {
+	if c.shut == on.Name {
+		return errGone
+	}
 	c.held[on.Name][name].key = key
 	return nil
 }
@@ -192,6 +193,21 @@ func TestPlanned(t *testing.T) {
 	assert.Equal(t, []uint32{2}, c.holds)
 }
 
+// The time to retain begins with the real end, whatever Slurm has said of lost nodes before.
+func TestLateEpilog(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 1, "nvmf:1,name=x,retain=2h"))
+	require.NoError(t, c.EpilogController(1))
+	c.now = c.now.Add(3 * time.Hour)
+	c.end(t, 1)
+	c.now = c.now.Add(time.Hour)
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.FileExists(t, c.store().path("slurm-u1000-x"))
+	c.now = c.now.Add(time.Hour)
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.NoFileExists(t, c.store().path("slurm-u1000-x"))
+}
+
 // What has a name is for later jobs of the name, for a time, and one job has it at a time.
 func TestNamed(t *testing.T) {
 	c := newCluster(t)
@@ -212,6 +228,32 @@ func TestNamed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, leases)
 	c.leased(t)
+}
+
+// A target that does not answer keeps no space on others, and what is left of a lease then is nothing that a later job of the name finds.
+func TestPartlyFreed(t *testing.T) {
+	c := newCluster(t)
+	const request = "nvmf:2,name=x,retain=0"
+	require.NoError(t, c.start(t, 1, request))
+	c.end(t, 1)
+	c.now = c.now.Add(c.Grace)
+	for _, gone := range []string{"a", "b", "a"} {
+		c.gone = gone
+		err := c.Reconcile(t.Context())
+		if len(c.held["a"])+len(c.held["b"]) == 0 {
+			break
+		}
+		require.ErrorIs(t, err, errGone)
+		assert.Len(t, c.held[gone], 1)
+		require.ErrorContains(t, c.start(t, 2, request), "a part of it is freed")
+		assert.Empty(t, c.holds)
+	}
+	assert.Empty(t, c.held["a"])
+	assert.Empty(t, c.held["b"])
+	c.gone = ""
+	require.NoError(t, c.Reconcile(t.Context()))
+	require.NoError(t, c.start(t, 2, request))
+	assert.False(t, c.lease(t, "slurm-u1000-x").Reused)
 }
 
 // A target has failed for good: the next start has another one in its place, and the end frees what is left.
@@ -246,6 +288,60 @@ func TestTargetReplaced(t *testing.T) {
 	orphans, err := c.Orphans(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []Orphan{{"a", "slurm-j1"}, {"b", "slurm-j1"}}, orphans, "they are seen when they are back")
+}
+
+// A job that has no data yet gets other targets in the place of one that fails. What that has made is freed with the rest, wherever the hook was killed.
+func TestElsewhere(t *testing.T) {
+	for n, killed := 0, true; killed; n++ {
+		c := newCluster(t)
+		c.held["c"] = map[string]*held{}
+		c.Inventory.Targets = append(c.Inventory.Targets, site.Target{Name: "c", Admin: []string{"c"}, Node: "st2", Capacity: 3 * nvmf.GiB, Health: site.OK})
+		c.shut = "b"
+		start := func() error { return c.start(t, 1, "nvmf:2,capacity=6GiB") }
+		var where string
+		where, killed = c.killedAt(n, start)
+		c.leased(t)
+		require.NoError(t, start(), where)
+		l := c.lease(t, "slurm-j1")
+		var got []string
+		for _, spot := range l.Targets {
+			got = append(got, spot.Target)
+		}
+		assert.ElementsMatch(t, []string{"a", "c"}, got, where)
+		assert.Equal(t, []string{"b"}, l.Left, where)
+		assert.Equal(t, []string{l.Key, l.Key}, []string{c.held["a"]["slurm-j1"].key, c.held["c"]["slurm-j1"].key}, where)
+		assert.Len(t, c.held["b"], 1, where)
+		assert.Empty(t, c.told[1])
+
+		c.end(t, 1)
+		c.now = c.now.Add(c.Grace)
+		c.gone = "b"
+		require.ErrorIs(t, c.Reconcile(t.Context()), errGone)
+		assert.FileExists(t, c.store().path("slurm-j1"), "b may have a namespace")
+		c.gone = ""
+		require.NoError(t, c.Reconcile(t.Context()))
+		for _, target := range []string{"a", "b", "c"} {
+			assert.Empty(t, c.held[target], where)
+		}
+		assert.NoFileExists(t, c.store().path("slurm-j1"))
+	}
+}
+
+// A job waits for a target that has its data, or that no other one can take the place of.
+func TestNowhereElse(t *testing.T) {
+	c := newCluster(t)
+	c.gone = "b"
+	require.ErrorIs(t, c.start(t, 1, "nvmf:2,capacity=5G"), errGone)
+	assert.Contains(t, c.told[1], "connection refused")
+	assert.Empty(t, c.holds)
+	c.gone = ""
+	require.NoError(t, c.start(t, 1, "nvmf:2,capacity=5G"))
+	require.NoError(t, c.start(t, 2, "nvmf:1,name=x,capacity=256M"))
+	l := c.lease(t, "slurm-u1000-x")
+	c.end(t, 2)
+	c.gone = l.Targets[0].Target
+	require.ErrorIs(t, c.start(t, 3, "nvmf:1,name=x,capacity=256M"), errGone)
+	assert.Equal(t, l.Targets, c.lease(t, "slurm-u1000-x").Targets)
 }
 
 func TestNothingAskedFor(t *testing.T) {
@@ -435,4 +531,15 @@ func TestManifest(t *testing.T) {
 	require.NoError(t, c.Epilog(7, runtime))
 	assert.NoDirExists(t, filepath.Join(runtime, "7"))
 	require.NoError(t, TaskProlog(&out, 7, runtime), "a job without a lease")
+}
+
+// An inventory that cannot be read keeps those jobs waiting that ask for space, and no others: all jobs of the cluster come here.
+func TestUnusable(t *testing.T) {
+	c := newCluster(t)
+	c.Inventory, c.Network, c.Unusable = nil, nil, errors.New("site.yaml: line 3: field nod not found")
+	require.NoError(t, c.start(t, 1, ""))
+	require.ErrorContains(t, c.start(t, 2, "nvmf:1"), "field nod")
+	assert.Contains(t, c.told[2], "field nod")
+	assert.Empty(t, c.holds, "it starts when the administrator has mended the file")
+	require.NoError(t, c.EpilogController(2))
 }

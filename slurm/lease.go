@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 )
 
-// A Lease is what a job, or several of one name one after the other, hold.
+// A Lease records the namespaces of a job, or of several jobs of one name that run one after the other.
 type Lease struct {
 	Name     string       `json:"name"` // of the namespaces, too
 	User     uint32       `json:"user"`
@@ -20,14 +21,16 @@ type Lease struct {
 	Nodes    string       `json:"nodes"`    // of that job
 	Ranks    int          `json:"ranks"`
 	Targets  []LeasedSpot `json:"targets"`
-	Size     nvmf.Bytes   `json:"size"`    // of each namespace
-	Mapping  string       `json:"mapping"` // of ranks to targets, for the first start
-	Reused   bool         `json:"reused"`  // the last start is not the first one
-	HostNQN  string       `json:"hostnqn"` // of all hosts of the job
-	Key      string       `json:"key"`     // by which they prove it; of the last start
-	Ready    bool         `json:"ready"`   // all namespaces were there once, and the job could write
-	Started  time.Time    `json:"started"` // the last start
+	Left     []string     `json:"left,omitempty"` // targets that failed before the job had space: they may have a namespace of it all the same
+	Size     nvmf.Bytes   `json:"size"`           // of each namespace
+	Mapping  string       `json:"mapping"`        // of ranks to targets, for the first start
+	Reused   bool         `json:"reused"`         // the last start is not the first one
+	HostNQN  string       `json:"hostnqn"`        // of all hosts of the job
+	Key      string       `json:"key"`            // by which they prove it; of the last start
+	Ready    bool         `json:"ready"`          // all namespaces were there once, and the job could write
+	Started  time.Time    `json:"started"`        // the last start
 	Ended    *time.Time   `json:"ended,omitempty"`
+	Freeing  bool         `json:"freeing,omitempty"` // some namespaces may be gone
 }
 
 // A LeasedSpot is a namespace on a target.
@@ -36,7 +39,17 @@ type LeasedSpot struct {
 	Namespace string `json:"namespace"` // as --target takes it; "" until it is made
 }
 
-// file is the form of a lease's file: version and checksum first, so that a later version, or a file that was cut short, is told.
+// on returns the targets that may have a namespace of the lease.
+func (l *Lease) on() []string {
+	names := slices.Clone(l.Left)
+	for _, spot := range l.Targets {
+		names = append(names, spot.Target)
+	}
+	return names
+}
+
+// file is the content of a lease's file. Version and checksum come first, to recognise a later version, and a truncated
+// file.
 type file struct {
 	Format  string          `json:"format"`
 	Version int             `json:"version"`
@@ -49,7 +62,7 @@ const (
 	version = 1
 )
 
-// ErrLease is a lease that cannot be read.
+// ErrLease is wrapped by errors about a lease that cannot be read.
 var ErrLease = errors.New("not a lease that can be read")
 
 func encode(l *Lease) ([]byte, error) {

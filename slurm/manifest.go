@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// A manifest is what a job's user needs on a node: a directory of the job's number that only the user can read,
+// A manifest is a directory on a node, named by the job's number, that only the job's user can read:
 //
 //	environment   lines NAME=VALUE, settings of nvmecr run
 //	restarts      how often the job was started before
-//	key           by which the node proves to be a host of the job
-//	state         records of its runs: not in a home that nodes share, where a node that was lost may have them locked
+//	key           authenticates the node as a host of the job
+//	state         the state directory of its runs; not in a home directory that nodes share, where a lost node may hold its locks
 //
-// It is made by root, in a directory of root's.
+// root creates it, in a directory of root's.
 
-// Prolog makes the manifest on this node, in runtime. Nothing is done for a job without a lease.
+// Prolog creates the manifest on this node, in runtime. It does nothing for a job without a lease.
 func (h *Hooks) Prolog(id uint32, runtime string) error {
 	l, err := h.store().ofJob(id)
 	if l == nil {
@@ -53,8 +53,8 @@ func manifestOf(id uint32, runtime string) string {
 	return filepath.Join(runtime, strconv.FormatUint(uint64(id), 10))
 }
 
-// Settings are those of the job's runs, NAME=VALUE, with its key in the file key. The mapping is for the first start: later ones find ranks where the
-// partition table has them, whatever nodes they are on.
+// Settings returns the settings of the job's runs, lines NAME=VALUE; the key is in the file key. The mapping is for the
+// first start: later starts find ranks by the partition table, whatever nodes they are on.
 func (l *Lease) Settings(key string) []string {
 	var targets []string
 	for _, s := range l.Targets {
@@ -62,8 +62,11 @@ func (l *Lease) Settings(key string) []string {
 	}
 	env := []string{"NVMECR_NAME=" + l.Name, "NVMECR_TARGET=" + strings.Join(targets, ";"), "NVMECR_HOSTNQN=" + l.HostNQN, "NVMECR_DHCHAP_SECRET=" + key,
 		"NVMECR_STATE_HOME=" + filepath.Join(filepath.Dir(key), "state")}
-	if l.Request.Copies {
-		env = append(env, "NVMECR_COPIES=partner")
+	if l.Request.Copies != "" {
+		env = append(env, "NVMECR_COPIES="+string(l.Request.Copies))
+	}
+	if l.Request.CopiesSync {
+		env = append(env, "NVMECR_COPIES_SYNC=on")
 	}
 	if !l.Reused {
 		env = append(env, "NVMECR_MAPPING="+l.Mapping)
@@ -74,7 +77,7 @@ func (l *Lease) Settings(key string) []string {
 // Epilog removes the manifest from this node.
 func (h *Hooks) Epilog(id uint32, runtime string) error { return os.RemoveAll(manifestOf(id, runtime)) }
 
-// TaskProlog prints the job's variables as Slurm's TaskProlog does, where there is a manifest.
+// TaskProlog prints the job's variables in the form of Slurm's TaskProlog, if there is a manifest.
 func TaskProlog(w io.Writer, id uint32, runtime string) error {
 	env, err := Environment(id, runtime)
 	if errors.Is(err, os.ErrNotExist) {
@@ -88,7 +91,7 @@ func TaskProlog(w io.Writer, id uint32, runtime string) error {
 	return err
 }
 
-// Environment returns the lines NAME=VALUE of a job's manifest on this node; os.ErrNotExist if it has none.
+// Environment returns the lines NAME=VALUE of a job's manifest on this node; os.ErrNotExist if the job has none.
 func Environment(id uint32, runtime string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(manifestOf(id, runtime), "environment"))
 	if err != nil {
@@ -97,7 +100,7 @@ func Environment(id uint32, runtime string) ([]string, error) {
 	return strings.Split(strings.TrimSpace(string(b)), "\n"), nil
 }
 
-// Step names what the nodes of a step have in common, and no other step or start of the job has.
+// Step returns a name that the nodes of a step share, and that no other step or start of the job has.
 func Step(id uint32, step, runtime string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(manifestOf(id, runtime), "restarts"))
 	return fmt.Sprintf("slurm-%d.%s.%s", id, strings.TrimSpace(string(b)), step), err

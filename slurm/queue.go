@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,60 +11,72 @@ import (
 	"strings"
 )
 
-// A Job is what Slurm says of one.
+// A Job is Slurm's description of a job.
 type Job struct {
-	ID        uint32
-	User      uint32
-	Nodes     string // a list, as cn[1-4]
-	Ranks     int
-	Restarts  uint32
-	Request   string // "" if it asks for nothing
-	Over      bool   // and will not be started again
-	Explained bool   // Slurm shows a text of ours with it
+	ID       uint32
+	Own      string // its number as scontrol takes it: that of the first job of an array, or of a heterogeneous one, stands for all of them
+	Whole    string // the same of what is queued again together: of a heterogeneous job, all
+	User     uint32
+	Nodes    string // a list, as cn[1-4]
+	Ranks    int
+	Restarts uint32
+	Request  string // by its GRES; "" if that asks for nothing
+	Over     bool   // and will not be started again
 }
 
-// A Queue is where jobs are asked for.
+// A Queue is the interface to Slurm's jobs.
 type Queue interface {
 	// Job returns a job; ErrNoJob if Slurm does not know it any more.
 	Job(ctx context.Context, id uint32) (Job, error)
-	// Explain has Slurm show a text with the job; "": none any more.
-	Explain(ctx context.Context, id uint32, text string) error
-	// Hold has the job wait until somebody releases it.
-	Hold(ctx context.Context, id uint32) error
+	// Explain sets the text that Slurm shows with the job; "" removes it, if it is one of nvmecr.
+	Explain(ctx context.Context, job Job, text string) error
+	// Hold makes the job wait until a user releases it.
+	Hold(ctx context.Context, job Job) error
 }
 
-// ErrNoJob says that Slurm has no such job: it is over, and long since.
+// ErrNoJob: Slurm has no such job. It ended long ago.
 var ErrNoJob = errors.New("there is no such job any more")
 
-// Scontrol is the Queue that scontrol tells of.
-type Scontrol struct{}
+// Client is the Queue that calls squeue and scontrol.
+type Client struct{}
 
-// Job asks scontrol.
-func (Scontrol) Job(ctx context.Context, id uint32) (Job, error) {
-	out, err := exec.CommandContext(ctx, "scontrol", "-o", "show", "job", strconv.FormatUint(uint64(id), 10)).CombinedOutput()
+// columns are what squeue prints of a job. Users choose none of them freely, as they do the name and the comment, so none can pretend to be another.
+var columns = []string{"JobID", "UserID", "State", "NodeList", "NumTasks", "RestartCnt", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "tres-per-node"}
+
+// Job returns the job that squeue lists. Only an error of squeue says that there is no such job: an empty list may have another cause.
+func (Client) Job(ctx context.Context, id uint32) (Job, error) {
+	format := strings.Join(columns, ":|,") + ":|"
+	out, err := exec.CommandContext(ctx, "squeue", "--noheader", "--local", "--all", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format="+format).CombinedOutput()
 	if err != nil && strings.Contains(string(out), "Invalid job id") {
 		return Job{}, fmt.Errorf("job %d: %w", id, ErrNoJob)
 	}
 	if err != nil {
-		return Job{}, fmt.Errorf("scontrol show job %d: %w: %s", id, err, out)
+		return Job{}, fmt.Errorf("squeue --jobs=%d: %w: %s", id, err, strings.TrimSpace(string(out)))
 	}
 	return parseJob(id, string(out))
 }
 
 // Explain sets the job's AdminComment, which scontrol show job prints.
-func (Scontrol) Explain(ctx context.Context, id uint32, text string) error {
+func (Client) Explain(ctx context.Context, job Job, text string) error {
 	if text != "" {
-		text = sign + text
+		return scontrol(ctx, "update", "JobId="+job.Own, "AdminComment="+sign+text)
 	}
-	return scontrol(ctx, "update", fmt.Sprintf("JobId=%d", id), "AdminComment="+text)
+	out, err := exec.CommandContext(ctx, "scontrol", "-o", "show", "job", job.Own).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("scontrol show job %s: %w: %s", job.Own, err, strings.TrimSpace(string(out)))
+	}
+	if !strings.Contains(string(out), " AdminComment="+sign) {
+		return nil
+	}
+	return scontrol(ctx, "update", "JobId="+job.Own, "AdminComment=")
 }
 
-// sign begins our texts.
+// sign is the prefix of nvmecr's texts.
 const sign = "nvmecr: "
 
-// Hold queues a job that is about to start again, and holds it.
-func (Scontrol) Hold(ctx context.Context, id uint32) error {
-	return scontrol(ctx, "requeuehold", strconv.FormatUint(uint64(id), 10))
+// Hold requeues a job that is about to start, and holds it.
+func (Client) Hold(ctx context.Context, job Job) error {
+	return scontrol(ctx, "requeuehold", job.Whole)
 }
 
 func scontrol(ctx context.Context, args ...string) error {
@@ -74,54 +87,66 @@ func scontrol(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// over are the states after which a job does not run again, unless it is requeued, which is a state of its own.
+// over are the states after which a job does not run again, unless it is requeued (REQUEUED is a state of its own).
 var over = regexp.MustCompile(`^(BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|REVOKED|TIMEOUT)\b`)
 
-var (
-	field   = regexp.MustCompile(`(?:^| )([A-Za-z/:]+)=(\S*)`)
-	userOf  = regexp.MustCompile(`\((\d+)\)$`)
-	gres    = regexp.MustCompile(`gres[:/]nvmf[:=](\d+)`)
-	comment = regexp.MustCompile(`(?:^| )Comment=(nvmf:\S+)`)
-)
+var gres = regexp.MustCompile(`(?:^|,)gres[:/]nvmf(?:[:=](\d+))?(?:,|$)`)
 
-// lineOf returns a job's line of scontrol -o show job. By the number of the first job of an array, or of a heterogeneous one, scontrol tells of all of them.
-func lineOf(id uint32, out string) (line string, ok bool) {
+// lineOf returns what squeue printed of a job. For the first job of an array, or of a heterogeneous job, it prints a line for each of them.
+func lineOf(id uint32, out string) (fields map[string]string, ok bool) {
 	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, fmt.Sprintf("JobId=%d ", id)) {
-			return strings.TrimSpace(line), true
+		values := strings.Split(strings.TrimSpace(line), "|")
+		if len(values) < len(columns) || values[0] != strconv.FormatUint(uint64(id), 10) {
+			continue
 		}
+		fields = make(map[string]string)
+		for i, name := range columns {
+			if values[i] != "N/A" {
+				fields[name] = values[i]
+			}
+		}
+		return fields, true
 	}
-	return "", false
+	return nil, false
 }
 
-// parseJob reads what scontrol -o show job prints.
+// numbers are the fields in which Slurm prints the number of a job.
+func numbers(id uint32, fields map[string]string) (own, whole string) {
+	if fields["ArrayTaskID"] != "" {
+		own = fields["ArrayJobID"] + "_" + fields["ArrayTaskID"]
+		return own, own
+	}
+	if fields["HetJobID"] != "" {
+		return fields["HetJobID"] + "+" + fields["HetJobOffset"], fields["HetJobID"]
+	}
+	own = strconv.FormatUint(uint64(id), 10)
+	return own, own
+}
+
+// parseJob parses what squeue prints.
 func parseJob(id uint32, out string) (Job, error) {
-	line, ok := lineOf(id, out)
+	fields, ok := lineOf(id, out)
 	if !ok {
-		return Job{}, fmt.Errorf("job %d: %w", id, ErrNoJob)
+		return Job{}, fmt.Errorf("job %d: squeue prints %q", id, out)
 	}
-	fields := make(map[string]string)
-	for _, m := range field.FindAllStringSubmatch(line, -1) {
-		if _, twice := fields[m[1]]; !twice {
-			fields[m[1]] = m[2]
-		}
-	}
-	user := userOf.FindStringSubmatch(fields["UserId"])
-	if user == nil || fields["JobState"] == "" {
-		return Job{}, fmt.Errorf("job %d: scontrol names no UserId and JobState: %q", id, line)
-	}
-	uid, err := strconv.ParseUint(user[1], 10, 32)
+	uid, err := strconv.ParseUint(fields["UserID"], 10, 32)
 	if err != nil {
-		return Job{}, fmt.Errorf("job %d: %w", id, err)
+		return Job{}, fmt.Errorf("job %d: its user: %w", id, err)
 	}
-	ranks, _ := strconv.Atoi(strings.Split(fields["NumTasks"], "-")[0]) // 0 where it is not known
-	restarts, _ := strconv.ParseUint(fields["Restarts"], 10, 32)
-	j := Job{ID: id, User: uint32(uid), Nodes: fields["NodeList"], Ranks: ranks, Restarts: uint32(restarts), Over: over.MatchString(fields["JobState"]),
-		Explained: strings.Contains(line, " AdminComment="+sign)}
-	if m := comment.FindStringSubmatch(line); m != nil {
-		j.Request = m[1]
-	} else if m := gres.FindStringSubmatch(fields["TresPerNode"]); m != nil {
-		j.Request = "nvmf:" + m[1]
+	ranks, _ := strconv.Atoi(fields["NumTasks"]) // 0 where it is not known
+	restarts, _ := strconv.ParseUint(fields["RestartCnt"], 10, 32)
+	j := Job{ID: id, User: uint32(uid), Nodes: fields["NodeList"], Ranks: ranks, Restarts: uint32(restarts), Over: over.MatchString(fields["State"])}
+	j.Own, j.Whole = numbers(id, fields)
+	if m := gres.FindStringSubmatch(fields["tres-per-node"]); m != nil {
+		j.Request = "nvmf:" + cmp.Or(m[1], "1")
 	}
 	return j, nil
+}
+
+// InComment returns the request that a job's comment begins with; "" if it begins with none.
+func InComment(comment string) string {
+	if words := strings.Fields(comment); len(words) > 0 && strings.HasPrefix(words[0], "nvmf:") {
+		return words[0]
+	}
+	return ""
 }

@@ -13,8 +13,9 @@ import (
 	"nvmecr/balancer/site"
 )
 
-// Reconcile frees the leases of jobs that are over, if their retain time is over or they never got space. A lease that
-// cannot be freed, because its target is down or a hook has it, is left for the next call, and the others are freed all the same.
+// Reconcile frees the leases of jobs that are over, if the retain time has passed or the job never got its space. A
+// lease that cannot be freed, because its target is down or a hook holds it, is left for the next call. The other
+// leases are freed all the same.
 func (h *Hooks) Reconcile(ctx context.Context) error {
 	leases, err := h.store().all()
 	for _, l := range leases {
@@ -69,19 +70,29 @@ func (h *Hooks) reconcile(ctx context.Context, l *Lease) error {
 	return h.free(ctx, l)
 }
 
-// free deletes the namespaces of a lease, then the lease.
+// free deletes the namespaces of a lease, then the lease. One that cannot be reached keeps the lease, but not the space on other targets.
 func (h *Hooks) free(ctx context.Context, l *Lease) error {
-	for _, spot := range l.Targets {
-		on, err := h.target(spot.Target)
-		if err == nil {
-			err = h.at("before a delete")
+	if !l.Freeing {
+		l.Freeing = true
+		if err := h.store().save(l); err != nil {
+			return err
 		}
+	}
+	var failed error
+	for _, name := range l.on() {
+		if err := h.at("before a delete"); err != nil {
+			return err
+		}
+		on, err := h.target(name)
 		if err == nil {
 			err = h.Targets.Delete(ctx, on, l.Name)
 		}
-		if err != nil && !h.failed(spot.Target) {
-			return err
+		if err != nil && !h.failed(name) {
+			failed = errors.Join(failed, err)
 		}
+	}
+	if failed != nil {
+		return failed
 	}
 	if err := h.at("before the lease is removed"); err != nil {
 		return err
@@ -93,23 +104,26 @@ func (h *Hooks) free(ctx context.Context, l *Lease) error {
 // Leases returns the leases, and an error for each that cannot be read.
 func (h *Hooks) Leases() ([]*Lease, error) { return h.store().all() }
 
-// An Orphan is a namespace that has a lease's name, and no lease: the state directory was lost, or another controller's.
+// An Orphan is a namespace with the name of a lease that does not exist: the state directory was lost, or the namespace
+// belongs to another controller.
 type Orphan struct{ Target, Name string }
 
-// Orphans compares what targets hold with the leases. Targets that do not answer are errors, and the others are compared all the same.
+// Orphans compares the namespaces on the targets with the leases. A target that does not answer is an error; the others
+// are compared all the same.
 func (h *Hooks) Orphans(ctx context.Context) (orphans []Orphan, err error) {
 	if orphans, err = h.unleased(ctx); len(orphans) == 0 {
 		return nil, err
 	}
-	// What is freed meanwhile loses its lease behind its namespace: it is gone when looked at again.
+	// A namespace that is freed meanwhile is deleted before its lease: it is gone when its target lists it again.
 	again, err := h.unleased(ctx)
 	return slices.DeleteFunc(again, func(s Orphan) bool { return !slices.Contains(orphans, s) }), err
 }
 
-// listsAtOnce bounds how many targets are asked at the same time.
+// listsAtOnce is the limit of targets that are listed at the same time.
 const listsAtOnce = 64
 
-// held lists the namespaces that targets have for jobs. Targets are asked at once: the slowest one determines how long that takes.
+// held lists the namespaces on the targets. It asks several targets at the same time: the slowest one determines how
+// long that takes.
 func (h *Hooks) held(ctx context.Context) (all []Orphan, err error) {
 	names, errs := make([][]string, len(h.Inventory.Targets)), make([]error, len(h.Inventory.Targets))
 	var group errgroup.Group
@@ -137,7 +151,7 @@ func (h *Hooks) held(ctx context.Context) (all []Orphan, err error) {
 	return all, errors.Join(errs...)
 }
 
-// unleased lists what targets hold before the leases, since a lease is written before its first namespace is made.
+// unleased lists the namespaces before the leases, since a lease is written before its first namespace is created.
 func (h *Hooks) unleased(ctx context.Context) (orphans []Orphan, err error) {
 	orphans, err = h.held(ctx)
 	leases, e := h.store().all()
@@ -146,7 +160,7 @@ func (h *Hooks) unleased(ctx context.Context) (orphans []Orphan, err error) {
 	}
 	return slices.DeleteFunc(orphans, func(s Orphan) bool {
 		return slices.ContainsFunc(leases, func(l *Lease) bool {
-			return l.Name == s.Name && slices.ContainsFunc(l.Targets, func(spot LeasedSpot) bool { return spot.Target == s.Target })
+			return l.Name == s.Name && slices.Contains(l.on(), s.Target)
 		})
 	}), err
 }

@@ -7,31 +7,34 @@ import (
 	"strings"
 	"time"
 
+	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 )
 
-// A Request is what a job asks for.
+// A Request is the space that a job asks for.
 type Request struct {
-	Targets  int           `json:"targets"`
-	Capacity nvmf.Bytes    `json:"capacity"` // of all targets together
-	Name     string        `json:"name,omitempty"`
-	Retain   time.Duration `json:"retain"` // after the end of the job
-	Strict   bool          `json:"strict,omitempty"`
-	Copies   bool          `json:"copies,omitempty"` // of checkpoints, on other targets
+	Targets    int           `json:"targets"`
+	Capacity   nvmf.Bytes    `json:"capacity"` // of all targets together
+	Name       string        `json:"name,omitempty"`
+	Retain     time.Duration `json:"retain"` // after the end of the job
+	Strict     bool          `json:"strict,omitempty"`
+	Copies     config.Copies `json:"copies,omitempty"`      // of checkpoints, on other targets; "": none
+	CopiesSync bool          `json:"copies_sync,omitempty"` // mirrors, in place of copies
 }
 
-// Limits of what may be asked for.
+// Limits of a request.
 const (
 	maxTargets = 1024
 	maxRetain  = 365 * 24 * time.Hour
 	maxName    = 24 // with the user's number and the target's own prefix it is the name of a namespace
 )
 
-// ErrRequest is what the errors of ParseRequest are made of.
+// ErrRequest is wrapped by the errors of ParseRequest.
 var ErrRequest = errors.New("not a request such as nvmf:2,capacity=40G,name=run7,retain=2d,strict")
 
-// ParseRequest reads a request: nvmf:TARGETS, then options. Without a capacity it is that of defaults for each target, without a time to
-// retain that of defaults, which is for requests with a name: what has none no later job could find.
+// ParseRequest parses a request: nvmf:TARGETS, then options. defaults has the capacity for each target of a request
+// without one, and the retain time of a request with a name and without a time. A request without a name is retained
+// for no time: no later job could find its data.
 func ParseRequest(text string, defaults Request) (Request, error) {
 	r := defaults
 	words := strings.Split(text, ",")
@@ -43,7 +46,7 @@ func ParseRequest(text string, defaults Request) (Request, error) {
 	r.Targets, r.Capacity = n, defaults.Capacity*nvmf.Bytes(n)
 	retain := time.Duration(-1)
 	for _, word := range words[1:] {
-		key, value, _ := strings.Cut(word, "=")
+		key, value, given := strings.Cut(word, "=")
 		switch key {
 		case "capacity":
 			r.Capacity, err = nvmf.ParseSize(value)
@@ -54,16 +57,18 @@ func ParseRequest(text string, defaults Request) (Request, error) {
 		case "strict":
 			r.Strict = true
 		case "copies":
-			r.Copies = true
+			r.Copies, err = parseCopies(value, given)
+		case "copies-sync":
+			r.CopiesSync = true
 		default:
-			err = fmt.Errorf("%q is none of capacity, name, retain, strict, copies", word)
+			err = fmt.Errorf("%q is none of capacity, name, retain, strict, copies, copies-sync", word)
 		}
 		if err != nil {
 			return r, fmt.Errorf("%q: %w: %w", text, err, ErrRequest)
 		}
 	}
-	if r.Copies && r.Targets < 2 {
-		return r, fmt.Errorf("%q: copies are on other targets, so there have to be two at least: %w", text, ErrRequest)
+	if err := r.checkCopies(); err != nil {
+		return r, fmt.Errorf("%q: %w: %w", text, err, ErrRequest)
 	}
 	switch {
 	case retain >= 0:
@@ -72,6 +77,32 @@ func ParseRequest(text string, defaults Request) (Request, error) {
 		r.Retain = 0
 	}
 	return r, nil
+}
+
+// parseCopies reads what copies are asked for: of the word alone, a second one of everything.
+func parseCopies(value string, given bool) (config.Copies, error) {
+	copies := config.Copies(value)
+	switch data, _ := copies.Shards(); {
+	case !given:
+		return config.CopiesPartner, nil
+	case data == 0 && copies != config.CopiesPartner:
+		return "", fmt.Errorf("copies %q is not partner, or rs:K+M with numbers whose sum is at most %d, such as rs:4+2", value, config.MaxShards)
+	}
+	return copies, nil
+}
+
+// checkCopies refuses copies that have no place.
+func (r Request) checkCopies() error {
+	data, parity := r.Copies.Shards()
+	switch {
+	case r.CopiesSync && data > 0:
+		return fmt.Errorf("copies-sync mirrors targets, which goes with copies=partner, not with copies=%s", r.Copies)
+	case data+parity > r.Targets:
+		return fmt.Errorf("copies=%s makes %d shards, each for a target on another node, so there have to be %d targets at least", r.Copies, data+parity, data+parity)
+	case r.Copies != "" && !r.CopiesSync && r.Targets < 2:
+		return errors.New("copies are on other targets, so there have to be two at least")
+	}
+	return nil
 }
 
 func checkName(name string) error {
@@ -85,7 +116,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// ParseRetain reads a time: 2d, 12h, 30m or a number of seconds.
+// ParseRetain parses a duration: 2d, 12h, 30m or a number of seconds.
 func ParseRetain(text string) (time.Duration, error) {
 	units := map[string]time.Duration{"": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 	number := strings.TrimRight(text, "mhd")

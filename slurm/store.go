@@ -14,25 +14,27 @@ import (
 	"nvmecr/internal/crc64"
 )
 
-// A Store is the state directory. What it is made of:
+// A Store is the state directory. It contains:
 //
-//	lock          byte 0 is locked while space is planned, a byte of its own for each lease while that is changed
-//	NAME.lease    a lease, mode 0600: it has a key
+//	lock          byte 0 is locked while space is planned, a byte of its own for each lease while the lease is changed
+//	NAME.lease    a lease, mode 0600: it contains a key
 //
-// It belongs to Slurm's user. Nodes read it as root: so it is on a file system that the controller and the nodes share, with root on the nodes let in.
+// The directory belongs to Slurm's user. It is on a file system that the controller and the nodes share, without
+// root_squash: nodes read it as root.
 type Store struct{ dir string }
 
 const suffix = ".lease"
 
-// lock takes the lock of the directory, which is held while space is planned, and never while a target is spoken to.
+// lock takes the lock of the directory. It is held while space is planned, never during a command to a target.
 func (s *Store) lock() (unlock func(), err error) { return s.lockByte(0, unix.F_OFD_SETLKW) }
 
-// lockLease takes the lock of one lease, which whoever changes it holds all the time. Who needs both takes this one first.
+// lockLease takes the lock of one lease, which is held during a change of the lease. A caller that needs both locks
+// takes this one first.
 func (s *Store) lockLease(name string) (unlock func(), err error) {
 	return s.lockByte(byteOf(name), unix.F_OFD_SETLKW)
 }
 
-// tryLease is lockLease for who does not wait: ok is false where somebody has it.
+// tryLease is lockLease without waiting: ok is false if another process holds the lock.
 func (s *Store) tryLease(name string) (unlock func(), ok bool, err error) {
 	unlock, err = s.lockByte(byteOf(name), unix.F_OFD_SETLK)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -41,10 +43,10 @@ func (s *Store) tryLease(name string) (unlock func(), ok bool, err error) {
 	return unlock, err == nil, err
 }
 
-// byteOf is which byte of the file lock is a lease's. Two that share one wait for each other, no more.
+// byteOf returns the byte of the lock file for a lease. Two leases with the same byte wait for each other, no more.
 func byteOf(name string) int64 { return 1 + int64(crc64.Checksum([]byte(name))>>2) }
 
-// lockByte locks a byte of the file, until unlock or the end of the process.
+// lockByte locks a byte of the file until unlock, or until the process ends.
 func (s *Store) lockByte(at int64, how int) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -77,7 +79,7 @@ func (s *Store) load(name string) (*Lease, error) {
 	return l, nil
 }
 
-// save writes a lease in the place of the one there is, whole or not at all.
+// save replaces the file of a lease atomically.
 func (s *Store) save(l *Lease) error {
 	b, err := encode(l)
 	if err != nil {
@@ -110,7 +112,7 @@ func (s *Store) sync() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// all returns the leases by name, and an error for each that cannot be read: the others count all the same.
+// all returns the leases by name, and an error for each that cannot be read.
 func (s *Store) all() (leases []*Lease, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {

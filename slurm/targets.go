@@ -2,22 +2,27 @@ package slurm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
+	"time"
 
 	"nvmecr/balancer/site"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/provision"
 )
 
-// Targets do what `nvmecr admin` does, on the target that an inventory names. All can be repeated.
+// Targets creates and deletes namespaces on the targets of an inventory, as `nvmecr admin` does. All calls can be
+// repeated.
 type Targets interface {
-	// Create makes the namespace name, or finds it, and returns it as --target takes it.
+	// Create creates the namespace name, or finds it, and returns its name in the form of --target.
 	Create(ctx context.Context, on site.Target, name string, size nvmf.Bytes) (string, error)
-	// Expose lets the host in by that key, and whoever has another one out.
+	// Expose gives access to the host with that key, and removes the access of all other keys.
 	Expose(ctx context.Context, on site.Target, name, hostNQN, key string) error
 	// Delete frees a namespace.
 	Delete(ctx context.Context, on site.Target, name string) error
@@ -25,11 +30,21 @@ type Targets interface {
 	List(ctx context.Context, on site.Target) ([]string, error)
 }
 
-// Commands are Targets that are administered by the command of the inventory, such as ssh st1 nvmecr admin --provisioner ....
-type Commands struct{}
+// targetTime is how long a command to a target may take. A host that is gone in the middle of one is never heard of again.
+const targetTime = time.Minute
+
+// Commands is a Targets that runs the command of the inventory, such as ssh st1 nvmecr admin --provisioner .... A target that has not answered in
+// time is not asked again, since a process of the controller is to get to the others.
+type Commands struct {
+	limit  time.Duration // of each command; 0: targetTime
+	silent sync.Map      // names of targets
+}
+
+// ErrSilent is wrapped by errors about a target that has not answered in time.
+var ErrSilent = errors.New("it has not answered in time")
 
 // Create calls nvmecr admin create.
-func (c Commands) Create(ctx context.Context, on site.Target, name string, size nvmf.Bytes) (string, error) {
+func (c *Commands) Create(ctx context.Context, on site.Target, name string, size nvmf.Bytes) (string, error) {
 	out, err := c.call(ctx, on, "", "create", "--json", name, fmt.Sprint(uint64(size)))
 	if err != nil {
 		return "", err
@@ -45,19 +60,19 @@ func (c Commands) Create(ctx context.Context, on site.Target, name string, size 
 }
 
 // Expose calls nvmecr admin expose.
-func (c Commands) Expose(ctx context.Context, on site.Target, name, hostNQN, key string) error {
+func (c *Commands) Expose(ctx context.Context, on site.Target, name, hostNQN, key string) error {
 	_, err := c.call(ctx, on, hostNQN+" "+key+"\n", "expose", "--dhchap-keys=-", name, hostNQN)
 	return err
 }
 
 // Delete calls nvmecr admin delete.
-func (c Commands) Delete(ctx context.Context, on site.Target, name string) error {
+func (c *Commands) Delete(ctx context.Context, on site.Target, name string) error {
 	_, err := c.call(ctx, on, "", "delete", name)
 	return err
 }
 
 // List calls nvmecr admin list.
-func (c Commands) List(ctx context.Context, on site.Target) (names []string, err error) {
+func (c *Commands) List(ctx context.Context, on site.Target) (names []string, err error) {
 	out, err := c.call(ctx, on, "", "list", "--json")
 	if err != nil {
 		return nil, err
@@ -73,15 +88,25 @@ func (c Commands) List(ctx context.Context, on site.Target) (names []string, err
 }
 
 // call runs the target's command. A key goes by its standard input, which no other user sees.
-func (Commands) call(ctx context.Context, on site.Target, input string, args ...string) ([]byte, error) {
+func (c *Commands) call(ctx context.Context, on site.Target, input string, args ...string) ([]byte, error) {
 	if len(on.Admin) == 0 {
 		return nil, fmt.Errorf("target %s: the inventory has no admin command for it", on.Name)
 	}
+	if _, silent := c.silent.Load(on.Name); silent {
+		return nil, fmt.Errorf("target %s: %w", on.Name, ErrSilent)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.limit, targetTime))
+	defer cancel()
 	cmd := exec.CommandContext(ctx, on.Admin[0], append(on.Admin[1:len(on.Admin):len(on.Admin)], args...)...)
 	cmd.Stdin = strings.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
+	cmd.WaitDelay = time.Second // for what the command leaves behind: a connection that ssh shares, or, if it was ended, what it had started
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.silent.Store(on.Name, true)
+			err = ErrSilent
+		}
 		if said := strings.TrimSpace(stderr.String()); said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
 		}

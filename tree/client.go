@@ -12,7 +12,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A Client is a connection of this process to the index, and to those that take its place. A file system uses it alone.
+// A Client is a connection of this process to the index, and to its successors. One file system uses it.
 type Client struct {
 	fs atomic.Pointer[FS] // that removes what the index releases
 
@@ -46,7 +46,7 @@ func Connect(stream io.ReadWriteCloser, hello wire.Hello, timeout time.Duration)
 	return c, nil
 }
 
-// Partitions returns how many partitions the store has, after as many as are missing to n have been made.
+// Partitions returns the number of partitions of the store. Before that the index creates partitions until there are n.
 func (c *Client) Partitions(n uint32) (uint32, error) {
 	if c.welcome.Partitions < n {
 		grow := wire.Grow{Partitions: n}
@@ -82,7 +82,7 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// released removes shards. Those that come before there is a file system are released again, see FS.tellShards.
+// released removes shards. Releases that arrive before there is a file system come again, see FS.tellShards.
 func (c *Client) released(list []wire.Shard) {
 	if fs := c.fs.Load(); fs != nil {
 		fs.remove(list)

@@ -28,10 +28,10 @@ func (f *file) readLost(bufs [][]byte, off int64, cause error) (int, error) {
 	return n, nil
 }
 
-// errNotCopied: there are bytes that no copy has.
+// errNotCopied: no copy has these bytes.
 var errNotCopied = errors.New("the file is being written")
 
-// readCopy reads from the copy of the file. What this process has written and not published is in none.
+// readCopy reads from the copy of the file. Unpublished data of this process is in no copy.
 func (f *file) readCopy(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()

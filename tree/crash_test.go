@@ -2,17 +2,19 @@ package tree
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"syscall"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
+	"nvmecr/microfs"
 	"nvmecr/nvmf/blocktest"
 	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
@@ -20,13 +22,13 @@ import (
 
 var images = flag.Int("images", 1, "of TestCrash, for each crash: how many outcomes of what was under way")
 
-// A crash is a run of a workload of two ranks that something ends: a message, or a write to one of the three devices. What had returned is
-// there then, and of the step that had not, any part.
+// A crash is a run of a workload of two ranks and a script that something ends: a message, or a write to one of the three devices. What had
+// returned is there then, and of the step that had not, any part.
 type crash struct {
 	*rig
 	t     *testing.T
-	ranks [2]*rank
-	open  map[string]posixshim.File
+	ranks [3]*rank // the last one is none: a script
+	open  map[string]vfs.File
 	step  int // that is under way
 }
 
@@ -36,7 +38,7 @@ type step struct {
 	do   func(c *crash) error
 }
 
-func (c *crash) opened(p int, path string, flags int) (posixshim.File, error) {
+func (c *crash) opened(p int, path string, flags int) (vfs.File, error) {
 	key := fmt.Sprint(p, path)
 	if f := c.open[key]; f != nil {
 		return f, nil
@@ -50,7 +52,7 @@ func (c *crash) opened(p int, path string, flags int) (posixshim.File, error) {
 
 // write writes to a file, which stays open, and syncs it.
 func write(p int, path string, off int64, data string) step {
-	return step{fmt.Sprintf("rank %d writes %d bytes at %d of %s", p, len(data), off, path), func(c *crash) error {
+	return step{fmt.Sprintf("process %d writes %d bytes at %d of %s", p, len(data), off, path), func(c *crash) error {
 		f, err := c.opened(p, path, unix.O_RDWR)
 		if err == nil {
 			_, err = f.WriteAt([][]byte{[]byte(data)}, off)
@@ -63,7 +65,7 @@ func write(p int, path string, off int64, data string) step {
 }
 
 func appends(p int, path, data string) step {
-	return step{fmt.Sprintf("rank %d appends to %s", p, path), func(c *crash) error {
+	return step{fmt.Sprintf("process %d appends to %s", p, path), func(c *crash) error {
 		f, err := c.opened(p, path, unix.O_RDWR)
 		if err == nil {
 			_, _, err = f.AppendBelow([][]byte{[]byte(data)}, posixshim.NoLimit)
@@ -77,7 +79,7 @@ func appends(p int, path, data string) step {
 
 // closes writes once more and closes.
 func closes(p int, path string, off int64, data string) step {
-	return step{fmt.Sprintf("rank %d writes to %s and closes it", p, path), func(c *crash) error {
+	return step{fmt.Sprintf("process %d writes to %s and closes it", p, path), func(c *crash) error {
 		f, err := c.opened(p, path, unix.O_RDWR)
 		if err == nil {
 			_, err = f.WriteAt([][]byte{[]byte(data)}, off)
@@ -92,7 +94,7 @@ func closes(p int, path string, off int64, data string) step {
 
 // names changes names, durably.
 func names(p int, what string, change func(fs *FS) error) step {
-	return step{fmt.Sprintf("rank %d: %s", p, what), func(c *crash) error {
+	return step{fmt.Sprintf("process %d: %s", p, what), func(c *crash) error {
 		err := change(c.ranks[p].FS)
 		if err == nil {
 			err = c.ranks[p].Sync()
@@ -121,15 +123,97 @@ var workload = []step{
 	closes(0, "/new", 0, text('g', 10)),
 	appends(1, "/log", "the last line\n"),
 	closes(0, "/log", 0, "ONE"),
+	appends(2, "/log", "a line of a script\n"),
+	closes(2, "/script", 10, text('j', 3000)),
+	names(1, "link", func(fs *FS) error { return fs.Link(root, "/moved", root, "/d/other", false) }),
+	names(2, "symlink", func(fs *FS) error { return fs.Symlink("script", root, "/soft") }),
+	names(0, "chmod", func(fs *FS) error {
+		mode := uint32(0o600)
+		return fs.SetAttr(root, "/moved", true, microfs.SetAttr{Mode: &mode})
+	}),
+	punches(1, "/log", 4, 3),
+	appends(1, "/log", "behind a hole\n"), // so the next index knows who has not closed it
+	locks(0, "/new"),
+	asks(0),
+	names(2, "O_EXCL", func(fs *FS) error {
+		f, err := fs.Open(root, "/exclusive", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+		return err
+	}),
+	leaves(0, "/new"), leaves(2),
+}
+
+func punches(p int, path string, off, n int64) step {
+	return step{fmt.Sprintf("process %d punches %s", p, path), func(c *crash) error {
+		f, err := c.opened(p, path, unix.O_RDWR)
+		if err == nil {
+			err = f.Punch(off, n)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+		return err
+	}}
+}
+
+// locks writes what is there already, with a lock, which stays.
+func locks(p int, path string) step {
+	return step{fmt.Sprintf("process %d locks %s", p, path), func(c *crash) error {
+		f, err := c.opened(p, path, unix.O_RDWR)
+		if err == nil {
+			err = f.(vfs.Locker).Lock(false, 0, 10, []vfs.Held{{Start: 0, End: 10, Write: true}})
+		}
+		if err == nil {
+			_, err = f.WriteAt([][]byte{[]byte(text('g', 10))}, 0)
+		}
+		return err
+	}}
+}
+
+// asks changes nothing: the file that it has kept for a successor has a name.
+func asks(p int) step {
+	return step{fmt.Sprintf("process %d asks", p), func(c *crash) error {
+		fs := c.ranks[p].FS
+		_, stat := fs.Stat(root, "/soft", false)
+		_, linked := fs.Readlink(root, "/soft")
+		_, real := fs.RealPath(root, "/soft")
+		dir, err := fs.OpenIno(root, unix.O_RDONLY|unix.O_DIRECTORY)
+		if err = errors.Join(err, stat, linked, real, fs.Access(root, "/d", unix.R_OK, true), fs.SetCred(microfs.Cred{})); err != nil {
+			return err
+		}
+		_, err = dir.ReadDir("", 0)
+		script, opened := c.opened(p, "/script", unix.O_RDONLY)
+		if err = errors.Join(err, dir.Close(), opened); err != nil {
+			return err
+		}
+		_, err = script.ReadAt([][]byte{make([]byte, 100)}, 0)
+		err = errors.Join(err, script.(*file).Keep())
+		fs.StatFS() // after the end of the index it says what there is
+		return err
+	}}
+}
+
+// leaves ends a process in order, with files open. It closes some first, since nobody is told what an end without that could not do.
+func leaves(p int, closes ...string) step {
+	return step{fmt.Sprintf("process %d leaves", p), func(c *crash) error {
+		for _, path := range closes {
+			if err := c.open[fmt.Sprint(p, path)].Close(); err != nil {
+				return err
+			}
+		}
+		return c.ranks[p].FS.Close()
+	}}
 }
 
 func newCrash(t *testing.T, cache bool, seed uint64) *crash {
-	c := &crash{rig: newRig(t, 3), t: t, open: map[string]posixshim.File{}}
+	c := &crash{rig: newRig(t, 3), t: t, open: map[string]vfs.File{}}
 	c.cache, c.lost = cache, seed
 	c.stop()
 	c.start() // with the cache
-	for p := range c.ranks {
-		c.ranks[p] = c.join(uint32(p))
+	for p, place := range []uint32{0, 1, wire.NoPartition} {
+		c.ranks[p] = c.join(place)
 		c.ranks[p].FS.opts.Logf = func(string, ...any) {} // what it says of its end
 	}
 	return c
@@ -187,10 +271,27 @@ func (c *crash) look() treeState {
 				continue
 			}
 			state[path] = p.read(path)
+			a, err := p.Stat(root, path, false)
+			require.NoError(c.t, err)
+			state[path+", mode"] = fmt.Sprintf("%o", a.Mode)
+			if a.Size > 0 { // of a file that nobody has written to it goes with the index, until there is another change
+				state[path+completeMark] = fmt.Sprint(a.Closed)
+			}
 		}
 	}
 	list("/")
 	return state
+}
+
+// completeMark is behind the paths of files in a treeState, for what says that a file is complete.
+const completeMark = ", complete"
+
+// completeBetween says whether a file may be complete, or not, in the middle of a step: if it is it has all bytes of before, or all of after. A change of its bytes takes the
+// mark away until they are all there.
+func completeBetween(file string, got, before, after treeState) bool {
+	mark := file + completeMark
+	same := func(a, b treeState) bool { return a[file] == b[file] && a[mark] == b[mark] }
+	return same(got, before) || same(got, after) || got[mark] == "false" && !same(before, after)
 }
 
 // between says whether a state may be that in the middle of a step: each name is of before or of after, and so is each byte.
@@ -200,6 +301,9 @@ func between(got, before, after treeState) error {
 		_, is := after[path]
 		if !was && !is {
 			return fmt.Errorf("%s is there", path)
+		}
+		if file, ok := strings.CutSuffix(path, completeMark); ok && !completeBetween(file, got, before, after) {
+			return fmt.Errorf("%s counts as complete: %s; before %q, after %q", file, got[path], before[path], after[path])
 		}
 	}
 	missing := 0
@@ -211,6 +315,7 @@ func between(got, before, after treeState) error {
 			return fmt.Errorf("%s is not there", path)
 		case !there:
 			missing++
+		case strings.HasSuffix(path, completeMark): // see above
 		case !mixed(now, old, next):
 			return fmt.Errorf("%s has %d bytes that are neither those of before, %d, nor those of after, %d", path, len(now), len(old), len(next))
 		}
@@ -305,98 +410,4 @@ func (c *crash) end() {
 	}
 	c.stop()
 	c.start() // for the clean-up
-}
-
-// A cutter ends a connection at a message: before it arrives, or when it is answered.
-type cutter struct {
-	*countedConn
-	at     int
-	behind bool
-	kill   func()
-}
-
-func (c *cutter) Write(b []byte) (int, error) {
-	if c.at--; c.at != 0 {
-		return c.countedConn.Write(b)
-	}
-	if c.behind {
-		_, _ = c.countedConn.Write(b)
-		_, _ = c.Conn.Read(make([]byte, 1)) // of the answer
-	}
-	c.kill()
-	return 0, syscall.EPIPE
-}
-
-// cutAt has a rank's connection end at a message.
-func (c *crash) cutAt(p *rank, at int, behind bool, kill func()) *cutter {
-	k := &cutter{countedConn: p.counted, at: at, behind: behind, kill: kill}
-	p.client.conn = wire.NewConn(k, hang, p.client.released)
-	return k
-}
-
-// TestCrashAtMessages kills a rank, or the index, at every message, before it has arrived and before its answer has. Behind the kill
-// of the index the workload goes on, unless a change of names was under way.
-func TestCrashAtMessages(t *testing.T) {
-	list := states(t)
-	for _, behind := range []bool{false, true} {
-		for _, index := range []bool{false, true} {
-			for which := range 2 {
-				crashes, doubts := 0, 0
-				for at := 1; ; at++ {
-					c := newCrash(t, false, uint64(at))
-					killed := false
-					for i, p := range c.ranks {
-						p.client.Redial = func(time.Time) (io.ReadWriteCloser, error) { return c.connect(p), nil }
-						if i != which {
-							continue
-						}
-						c.cutAt(p, at, behind, func() {
-							killed = true
-							if index {
-								c.killIndex()
-								c.start()
-								for place := range c.disks {
-									c.index.Adopt(uint32(place))
-								}
-								return
-							}
-							p.client.Redial = nil
-							_ = p.dev.Crash(c.lost)
-							_ = p.stream.Close()
-						})
-					}
-					err := c.run()
-					what := fmt.Sprintf("message %d of rank %d, behind it %v, index %v: %v", at, which, behind, index, err)
-					if err != nil && index {
-						require.ErrorIs(t, err, errDoubt, what)
-						doubts++
-					}
-					if killed {
-						crashes++
-						if !index {
-							c.ranks[which].kill()
-						}
-						c.check(list, what)
-					}
-					c.end()
-					if !killed {
-						require.NoError(t, err)
-						break
-					}
-				}
-				t.Logf("index %v, behind %v, rank %d: %d crashes, %d doubts", index, behind, which, crashes, doubts)
-				require.Greater(t, crashes, 10)
-				if index {
-					require.NotZero(t, doubts)
-				}
-			}
-		}
-	}
-}
-
-// connect connects a rank to the index that there is now.
-func (c *crash) connect(p *rank) io.ReadWriteCloser {
-	conn := c.dial()
-	p.stream, p.served = conn, conn.served
-	return conn
 }

@@ -1,4 +1,4 @@
-// Package tree is the file system of one process in the tree of its job: a posixshim.FS over a connection to
+// Package tree is the file system of one process in the tree of its job: a vfs.FS over a connection to
 // the index (tree/wire), the partition that the process writes, if it has one, and the partitions of others, which it reads.
 // docs/dev/tree.md is the design.
 //

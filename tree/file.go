@@ -6,12 +6,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
-// A file is an open regular file. It is a posixshim.File.
+// A file is an open regular file. It is a vfs.File.
 type file struct {
 	node
 	in                       *inode
@@ -19,9 +19,9 @@ type file struct {
 	closed                   bool // guarded by in.mu
 }
 
-var _ posixshim.File = (*file)(nil)
+var _ vfs.File = (*file)(nil)
 
-// use says whether the file is still open. The caller holds in.mu.
+// use fails if the file is closed. The caller holds in.mu.
 func (f *file) use() error {
 	if f.closed {
 		return syscall.EBADF
@@ -29,8 +29,8 @@ func (f *file) use() error {
 	return nil
 }
 
-// useAlone takes in.mu alone, for a call on the file. The caller gives it back.
-func (f *file) useAlone() (*inode, error) {
+// lock locks in.mu for a call on the file. The caller unlocks it.
+func (f *file) lock() (*inode, error) {
 	f.in.mu.Lock()
 	err := f.use()
 	if err != nil {
@@ -39,7 +39,7 @@ func (f *file) useAlone() (*inode, error) {
 	return f.in, err
 }
 
-// Size returns the size that reads find.
+// Size returns the size that reads of this process see.
 func (f *file) Size() (int64, error) {
 	f.in.mu.RLock()
 	defer f.in.mu.RUnlock()
@@ -60,7 +60,7 @@ func (f *file) Stat() (microfs.Attr, error) {
 	if same {
 		return shown, nil
 	}
-	if in, err = f.useAlone(); err != nil {
+	if in, err = f.lock(); err != nil {
 		return microfs.Attr{}, err
 	}
 	defer in.mu.Unlock()
@@ -70,9 +70,10 @@ func (f *file) Stat() (microfs.Attr, error) {
 	return in.shown(&in.attr), nil
 }
 
-// SetAttr changes attributes. A time that is set is not replaced by that of an earlier write, which may be published later.
+// SetAttr changes attributes. A time that it sets is not replaced by the time of an earlier write that is published
+// later.
 func (f *file) SetAttr(s microfs.SetAttr) error {
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func (f *file) SetAttr(s microfs.SetAttr) error {
 	return nil
 }
 
-// touch notes that the time of modification was set, if it was. The caller holds in.mu.
+// touch records that the time of modification was set, if it was. The caller holds in.mu.
 func (in *inode) touch(mtime *time.Time) {
 	if mtime == nil {
 		return
@@ -102,7 +103,7 @@ func (f *file) Truncate(size int64) error {
 	return f.change(wire.OpTruncate, &wire.Truncate{Name: wire.Name{Dir: f.ino}, Size: size})
 }
 
-// Allocate makes the file as long as the end of the range, unless its size is to be kept. No space is reserved: nobody
+// Allocate makes the file as long as the end of the range, unless its size is to be kept. No space is reserved: no process
 // knows who will write there.
 func (f *file) Allocate(off, n int64, keepSize bool) error {
 	switch {
@@ -117,7 +118,7 @@ func (f *file) Allocate(off, n int64, keepSize bool) error {
 // Punch makes the range a hole.
 func (f *file) Punch(off, n int64) error { return f.allocate(wire.Punch, off, n) }
 
-// ZeroRange makes the range zeros, and the file as long as its end unless the size is to be kept.
+// ZeroRange zeroes the range, and extends the file to its end unless the size is to be kept.
 func (f *file) ZeroRange(off, n int64, keepSize bool) error {
 	mode := wire.Zero
 	if keepSize {
@@ -133,9 +134,9 @@ func (f *file) allocate(mode wire.Mode, off, n int64) error {
 	return f.change(wire.OpAllocate, &wire.Allocate{Ino: f.ino, Mode: mode, Off: off, Len: n})
 }
 
-// change has the index change what the file has. It knows what this process has written before.
+// change makes the index change the file. The data that this process has written before is published first.
 func (f *file) change(op wire.Op, request wire.Body) error {
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return err
 	}
@@ -152,9 +153,13 @@ func (f *file) change(op wire.Op, request wire.Body) error {
 	return in.settle()
 }
 
-// Sync makes what was written durable and publishes it. What others have published before is seen from then on.
+// Keep makes the index keep the file until another process opens it by its inode number.
+func (f *file) Keep() error { return f.fs.client.Call(wire.OpKeep, &wire.Keep{Ino: f.ino}, nil) }
+
+// Sync makes the written data durable and publishes it. Afterwards this process sees the data that other processes had
+// published before.
 func (f *file) Sync() error {
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return err
 	}
@@ -174,11 +179,11 @@ func (f *file) Sync() error {
 // SeekData returns the first offset from off on where there is no hole.
 func (f *file) SeekData(off int64) (int64, error) { return f.seek(off, false) }
 
-// SeekHole returns the first offset from off on that is in a hole, as the end of the file is.
+// SeekHole returns the first offset from off on that is in a hole; the end of the file counts as a hole.
 func (f *file) SeekHole(off int64) (int64, error) { return f.seek(off, true) }
 
 func (f *file) seek(off int64, hole bool) (int64, error) {
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return 0, err
 	}
@@ -203,7 +208,7 @@ func (f *file) seek(off int64, hole bool) (int64, error) {
 	return 0, syscall.ENXIO
 }
 
-// Advise reads ahead where the bytes at off are.
+// Advise reads ahead from off.
 func (f *file) Advise(off, n int64, advice int) error {
 	in := f.in
 	in.mu.RLock()
@@ -217,9 +222,9 @@ func (f *file) Advise(off, n int64, advice int) error {
 	return nil
 }
 
-// Close publishes what was written and closes the file.
+// Close publishes the written data and closes the file.
 func (f *file) Close() error {
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return err
 	}
@@ -227,7 +232,7 @@ func (f *file) Close() error {
 	return f.close()
 }
 
-// close is Close for who holds in.mu alone.
+// close is Close for a caller that holds in.mu alone.
 func (f *file) close() error {
 	f.closed = true
 	err := f.in.finish(f.writable)
@@ -237,5 +242,5 @@ func (f *file) close() error {
 	return err
 }
 
-// ReadDir is of directories.
+// ReadDir fails: the file is no directory.
 func (f *file) ReadDir(string, int) ([]microfs.Dirent, error) { return nil, unix.ENOTDIR }

@@ -12,20 +12,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
-// Readers has the partitions of a store, for reading.
+// Readers gives access to the partitions of a store, for reading.
 type Readers interface {
 	// Reader returns a partition with all that was acknowledged before since. The same mount is returned as long as
 	// nothing has changed; files in earlier ones stay open.
 	Reader(place uint32, since time.Time) (*microfs.FS, error)
 }
 
-// Options are what a process has beside the index.
+// Options are the parts of a process's file system other than the index.
 type Options struct {
 	// Own is the partition that Hello has named, mounted for writing; nil if there is none. It is the caller's to unmount.
 	Own     *microfs.FS
@@ -36,7 +36,7 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// FS is the tree as a process sees it. It is a posixshim.FS.
+// FS is the tree of a job in one process. It is a vfs.FS.
 type FS struct {
 	client *Client
 	own    *microfs.FS // nil: what is written goes to the index
@@ -51,9 +51,9 @@ type FS struct {
 	shards map[wire.Shard]struct{} // open for writing
 }
 
-var _ posixshim.FS = (*FS)(nil)
+var _ vfs.FS = (*FS)(nil)
 
-// New returns the tree that the index has. The shards of the own partition that nobody needs are removed.
+// New returns the tree of the index. It removes unused shards of the process's own partition.
 func New(client *Client, o Options) (*FS, error) {
 	if o.Logf == nil {
 		o.Logf = func(string, ...any) {}
@@ -72,7 +72,7 @@ func New(client *Client, o Options) (*FS, error) {
 	return fs, fs.tellShards()
 }
 
-// tellShards has the index release those of the own partition's shards that nobody needs.
+// tellShards tells the index the shards of the own partition, so that it releases the unused ones.
 func (fs *FS) tellShards() error {
 	root, err := fs.own.Open(microfs.RootIno, "/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -116,7 +116,7 @@ func (fs *FS) remove(list []wire.Shard) {
 }
 
 // Open opens a file.
-func (fs *FS) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
+func (fs *FS) Open(dir microfs.Ino, path string, flags int, mode uint32) (vfs.File, error) {
 	if flags&unix.O_TRUNC != 0 && flags&unix.O_PATH == 0 {
 		if err := fs.publishAt(dir, path, flags&unix.O_NOFOLLOW == 0); err != nil {
 			return nil, err
@@ -130,8 +130,8 @@ func (fs *FS) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixs
 	return fs.opened(&answer, path, flags)
 }
 
-// OpenIno opens a file by its number.
-func (fs *FS) OpenIno(ino microfs.Ino, flags int) (posixshim.File, error) {
+// OpenIno opens a file by its inode number.
+func (fs *FS) OpenIno(ino microfs.Ino, flags int) (vfs.File, error) {
 	var answer wire.File
 	if err := fs.client.Call(wire.OpOpenIno, &wire.OpenIno{Ino: ino, Flags: uint32(flags)}, &answer); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (fs *FS) OpenIno(ino microfs.Ino, flags int) (posixshim.File, error) {
 	return fs.opened(&answer, fmt.Sprintf("the file of inode %d", ino), flags)
 }
 
-func (fs *FS) opened(answer *wire.File, path string, flags int) (posixshim.File, error) {
+func (fs *FS) opened(answer *wire.File, path string, flags int) (vfs.File, error) {
 	n := node{fs: fs, ino: answer.Attr.Ino, mode: answer.Attr.Mode}
 	if n.mode&unix.S_IFMT != unix.S_IFREG || flags&unix.O_PATH != 0 {
 		return &n, nil
@@ -166,7 +166,7 @@ func (fs *FS) opened(answer *wire.File, path string, flags int) (posixshim.File,
 	return f, in.settle()
 }
 
-// take returns what is known of a file that was opened, and whether it is open here already.
+// take returns the inode of a file that was opened, and whether this process had it open already.
 func (fs *FS) take(answer *wire.File, path string) (in *inode, others bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -180,7 +180,7 @@ func (fs *FS) take(answer *wire.File, path string) (in *inode, others bool) {
 	return in, others
 }
 
-// leave notes that a file was closed, and returns whether it is open no more.
+// leave records that a file was closed, and reports whether this process has it open no more.
 func (fs *FS) leave(in *inode) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -191,21 +191,21 @@ func (fs *FS) leave(in *inode) bool {
 	return true
 }
 
-// opens returns what is known of the file with these attributes, if it is open here.
+// opens returns the inode with these attributes, if this process has it open.
 func (fs *FS) opens(a *wire.Attr) *inode {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.inodes[identity{a.Ino, a.Birth}]
 }
 
-// open returns the files that are open here.
+// open returns the files that this process has open.
 func (fs *FS) open() []*inode {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return slices.Collect(maps.Values(fs.inodes))
 }
 
-// unpublished says whether something was written that the index does not know.
+// unpublished reports whether there is written data that the index does not know.
 func (fs *FS) unpublished() bool {
 	return slices.ContainsFunc(fs.open(), func(in *inode) bool {
 		end, _ := in.noted()
@@ -224,16 +224,16 @@ func (fs *FS) publishAt(dir microfs.Ino, path string, follow bool) error {
 		return nil
 	}
 	if in := fs.opens(&a); in != nil {
-		return in.publishAlone()
+		return in.lockAndPublish()
 	}
 	return nil
 }
 
-// publishAll publishes all that was written.
+// publishAll publishes all written data.
 func (fs *FS) publishAll() error {
 	var errs []error
 	for _, in := range fs.open() {
-		errs = append(errs, in.publishAlone())
+		errs = append(errs, in.lockAndPublish())
 	}
 	return errors.Join(errs...)
 }
@@ -268,7 +268,7 @@ func (fs *FS) Vacate() error {
 func (fs *FS) Close() error {
 	var errs []error
 	for _, in := range fs.open() {
-		errs = append(errs, in.publishAlone(), in.closeAlone())
+		errs = append(errs, in.lockAndPublish(), in.lockAndCloseShard())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, fs.client.Close())

@@ -12,13 +12,13 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// An identity tells a file from all others that there ever were.
+// An identity distinguishes a file from all others, including removed ones with the same inode number.
 type identity struct {
 	ino   microfs.Ino
 	birth uint64
 }
 
-// An inode is what this process knows of a file that it has open, by however many descriptors.
+// An inode is the state of a file that this process has open, by one or more descriptors.
 type inode struct {
 	fs *FS
 	identity
@@ -52,14 +52,14 @@ func newInode(fs *FS, id identity, path string, answer *wire.File) *inode {
 	return in
 }
 
-// learn takes an answer about the layout, which the index has told to where end is. The caller holds in.mu alone.
+// learn adds the index's answer about the layout up to end. The caller holds in.mu alone.
 func (in *inode) learn(answer *wire.File, end int64) {
 	in.attr = answer.Attr
 	in.layout.extend(answer, end)
 	in.asked = time.Now()
 }
 
-// refresh asks for attributes and layout again. The caller holds in.mu alone.
+// refresh requests attributes and layout again. The caller holds in.mu alone.
 func (in *inode) refresh() error {
 	in.layout.forget()
 	answer, err := in.ask(math.MaxInt64)
@@ -69,13 +69,13 @@ func (in *inode) refresh() error {
 	return err
 }
 
-// ask asks for the layout of what is not known of it before end.
+// ask requests the unknown part of the layout before end.
 func (in *inode) ask(end int64) (*wire.File, error) {
 	answer := new(wire.File)
 	return answer, in.fs.client.Call(wire.OpMap, &wire.Map{Ino: in.ino, Off: in.layout.end, Len: end - in.layout.end}, answer)
 }
 
-// note notes that bytes have been written to the shard. The caller holds in.mu.
+// note records that bytes have been written to the shard. The caller holds in.mu.
 func (in *inode) note(off, end int64) {
 	in.noting.Lock()
 	in.written.add(off, end)
@@ -83,21 +83,22 @@ func (in *inode) note(off, end int64) {
 	in.noting.Unlock()
 }
 
-// noted returns where the last byte ends that is not published, 0 if there is none, and how many there are.
+// noted returns the end of the last unpublished byte, 0 if there is none, and the number of unpublished bytes.
 func (in *inode) noted() (end, bytes int64) {
 	in.noting.Lock()
 	defer in.noting.Unlock()
 	return in.written.end(), in.written.bytes()
 }
 
-// size is the size of the file as this process sees it. The caller holds in.mu.
+// size returns the size of the file as this process sees it. The caller holds in.mu.
 func (in *inode) size() int64 {
 	in.noting.Lock()
 	defer in.noting.Unlock()
 	return max(in.attr.Size, in.written.end())
 }
 
-// shown returns attributes of the file as this process sees them, where the index tells a. The caller holds in.mu.
+// shown returns attributes of the file as this process sees them, given the index's attributes a. The caller holds
+// in.mu.
 func (in *inode) shown(a *wire.Attr) microfs.Attr {
 	shown := a.Attr
 	end, bytes := in.noted()
@@ -119,7 +120,7 @@ func (in *inode) shown(a *wire.Attr) microfs.Attr {
 	return shown
 }
 
-// unprivileged is a file's mode without the bits that let a program run with other credentials.
+// unprivileged returns a file's mode without the set-user-ID and set-group-ID bits that a write removes.
 func unprivileged(mode uint32) uint32 {
 	if mode &^= unix.S_ISUID; mode&0o010 != 0 {
 		mode &^= unix.S_ISGID
@@ -127,7 +128,7 @@ func unprivileged(mode uint32) uint32 {
 	return mode
 }
 
-// mtime is the time of modification of a file of which something is not published. The caller holds in.mu.
+// mtime returns the time of modification of a file with unpublished data. The caller holds in.mu.
 func (in *inode) mtime() (time.Time, error) {
 	in.noting.Lock()
 	touched := in.touched
@@ -139,7 +140,7 @@ func (in *inode) mtime() (time.Time, error) {
 	return a.Mtime, err
 }
 
-// openShard makes that there is a shard to be written. The caller holds in.mu alone.
+// openShard opens the shard for writing, or creates it. The caller holds in.mu alone.
 func (in *inode) openShard() error {
 	if in.shard != nil {
 		return nil
@@ -159,7 +160,7 @@ func (in *inode) openShard() error {
 	return nil
 }
 
-// closeShard closes the shard that was written, which makes it durable. The caller holds in.mu alone.
+// closeShard closes the written shard, which makes it durable. The caller holds in.mu alone.
 func (in *inode) closeShard() error {
 	if in.shard == nil {
 		return nil
@@ -172,8 +173,8 @@ func (in *inode) closeShard() error {
 	return err
 }
 
-// closeAlone is closeShard for who does not hold in.mu.
-func (in *inode) closeAlone() error {
+// lockAndCloseShard is closeShard for a caller that does not hold in.mu.
+func (in *inode) lockAndCloseShard() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.closeShard()

@@ -6,16 +6,16 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// An origin is who has bytes of a file.
+// An origin tells where bytes of a file are: their kind, and the shard if they are in one.
 type origin struct {
 	kind       wire.Kind
 	place, cut uint32 // of a shard
 }
 
-// unknown is the origin of bytes of which the index has to be asked.
+// unknown is the origin of bytes for which the index has to be asked.
 var unknown = origin{kind: 255}
 
-// A piece is a part of a file all of whose bytes one has.
+// A piece is a part of a file whose bytes have one origin.
 type piece struct {
 	span
 	from origin
@@ -28,10 +28,10 @@ type layout struct {
 	end      int64
 }
 
-// forget makes nothing known.
+// forget discards all that is known.
 func (l *layout) forget() { l.segments, l.end = l.segments[:0], 0 }
 
-// extend takes the answer to a question for what is behind l.end and before end.
+// extend adds the answer of the index for the part between l.end and end.
 func (l *layout) extend(answer *wire.File, end int64) {
 	l.segments = append(l.segments, answer.Segments...)
 	if n := len(l.segments); n > 0 {
@@ -53,5 +53,5 @@ func (l *layout) at(off, end int64) piece {
 		return piece{span{off, end}, origin{}}
 	}
 	s := &l.segments[i]
-	return piece{span{off, min(end, s.Off+s.Len)}, origin{s.Kind, s.Place, s.Cut}}
+	return piece{span{off, min(end, s.Off+s.Len)}, origin{s.Kind, s.Partition, s.Cut}}
 }

@@ -3,13 +3,13 @@ package tree
 import (
 	"errors"
 
-	"nvmecr/posixshim"
+	"nvmecr/internal/vfs"
 	"nvmecr/tree/wire"
 )
 
 var (
-	_ posixshim.Locker = (*node)(nil)
-	_ posixshim.Locker = (*file)(nil)
+	_ vfs.Locker = (*node)(nil)
+	_ vfs.Locker = (*file)(nil)
 )
 
 func lockKind(whole bool) wire.LockKind {
@@ -19,8 +19,8 @@ func lockKind(whole bool) wire.LockKind {
 	return wire.RecordLock
 }
 
-// Lock has the index give this process locks in place of those that it has in a range.
-func (n *node) Lock(whole bool, start, end int64, hold []posixshim.Held) error {
+// Lock replaces the locks that this process has in a range, at the index.
+func (n *node) Lock(whole bool, start, end int64, hold []vfs.Held) error {
 	request := wire.Lock{Ino: n.ino, Kind: lockKind(whole), Start: start, End: end}
 	for _, h := range hold {
 		request.Hold = append(request.Hold, wire.Locked(h))
@@ -28,20 +28,20 @@ func (n *node) Lock(whole bool, start, end int64, hold []posixshim.Held) error {
 	return n.fs.client.Call(wire.OpLock, &request, new(wire.Conflict))
 }
 
-// Conflict asks the index for a lock that is in the way of one.
-func (n *node) Conflict(whole bool, want posixshim.Held) (posixshim.Held, int, error) {
+// Conflict returns a lock that conflicts with the given one.
+func (n *node) Conflict(whole bool, want vfs.Held) (vfs.Held, int, error) {
 	request := wire.Lock{Ino: n.ino, Kind: lockKind(whole), Start: want.Start, End: want.End, Hold: []wire.Locked{wire.Locked(want)}, Test: true}
 	var answer wire.Conflict
 	err := n.fs.client.Call(wire.OpLock, &request, &answer)
 	if err != nil || !answer.There {
-		return posixshim.Held{}, 0, err
+		return vfs.Held{}, 0, err
 	}
-	return posixshim.Held(answer.Locked), int(answer.PID), nil
+	return vfs.Held(answer.Locked), int(answer.PID), nil
 }
 
 // Lock publishes what was written under a lock before another process can have that, and asks for the layout again when
 // it has one: what was written under the last one is seen. What cannot be published stays to be published, and is no reason to keep a lock.
-func (f *file) Lock(whole bool, start, end int64, hold []posixshim.Held) error {
+func (f *file) Lock(whole bool, start, end int64, hold []vfs.Held) error {
 	in := f.in
 	in.mu.Lock()
 	defer in.mu.Unlock()

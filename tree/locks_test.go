@@ -13,19 +13,20 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
 // process returns the POSIX calls of a process.
 func (p *rank) process() *posixshim.Process {
-	return posixshim.New(func(bool) (*posixshim.Mount, error) {
-		return &posixshim.Mount{FS: p.FS, Writable: true, Close: func() error { return nil }}, nil
+	return posixshim.New(func(bool) (*vfs.Mount, error) {
+		return &vfs.Mount{FS: p.FS, Writable: true, Close: func() error { return nil }}, nil
 	}, p.logf)
 }
 
 func openIn(t testing.TB, p *posixshim.Process, path string, flags int) posixshim.Handle {
-	h, err := p.Open(posixshim.Place{Path: path}, flags, 0o644)
+	h, err := p.Open(posixshim.PathAt{Path: path}, flags, 0o644)
 	require.NoError(t, err)
 	return posixshim.Handle(h)
 }
@@ -145,7 +146,7 @@ func TestLocksOfProcesses(t *testing.T) {
 	require.NoError(t, a.Flock(ha, unix.LOCK_EX))
 
 	// So are directories, as scripts lock them.
-	require.NoError(t, a.Mkdir(posixshim.Place{Path: "d"}, 0o755))
+	require.NoError(t, a.Mkdir(posixshim.PathAt{Path: "d"}, 0o755))
 	da, db := openIn(t, a, "d", unix.O_RDONLY), openIn(t, b, "d", unix.O_RDONLY)
 	require.NoError(t, a.Flock(da, unix.LOCK_EX))
 	assert.Equal(t, syscall.EAGAIN, b.Flock(db, unix.LOCK_EX))
@@ -176,13 +177,13 @@ func TestLocksMove(t *testing.T) {
 	r := newRig(t, 1)
 	r.join(wire.NoPartition).write("f", "text")
 	var said []string
-	a := posixshim.New(func(write bool) (*posixshim.Mount, error) {
+	a := posixshim.New(func(write bool) (*vfs.Mount, error) {
 		place := wire.NoPartition
 		if write {
 			place = 0
 		}
 		p := r.join(place)
-		return &posixshim.Mount{FS: p.FS, Writable: write, Current: func() bool { return true }, Close: func() error {
+		return &vfs.Mount{FS: p.FS, Writable: write, Current: func() bool { return true }, Close: func() error {
 			p.leave()
 			return nil
 		}}, nil

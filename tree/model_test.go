@@ -8,18 +8,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"nvmecr/posixshim"
+	"nvmecr/internal/vfs"
 )
 
 // The model of the random test: files as arrays of bytes, with all states that they have had. It knows nothing of
 // shards, ranges or messages, but only what is promised.
 
 // mostSize is the size of the model's files: some units of checksums.
-const mostSize = 3*4096 + 100
+const maxSize = 3*4096 + 100
 
 // An image is what is published of a file.
 type image struct {
-	data [mostSize]byte
+	data [maxSize]byte
 	size int
 }
 
@@ -34,7 +34,10 @@ type pending struct {
 	who      *process
 	off, end int
 	value    byte
-	until    int // image that has it, or -1: it is not published
+	until    int  // image that has it, or -1: it is not published
+	append   bool // to space that is its own until it is published
+	late     bool // the index was killed since
+	cut      bool // something was cut out of the file since: then the next index does not know of the space
 }
 
 func (f *modelFile) now() *image { return f.images[len(f.images)-1] }
@@ -48,6 +51,9 @@ func (f *modelFile) change(do func(*image)) {
 
 // cut takes the bytes of a part out of the file, which then has a size.
 func (f *modelFile) cut(off, end, size int) {
+	for _, w := range f.pending {
+		w.cut = true
+	}
 	f.change(func(i *image) {
 		clear(i.data[off:end])
 		i.size = size
@@ -56,8 +62,8 @@ func (f *modelFile) cut(off, end, size int) {
 
 // A draft is what a process has written to a file and not published.
 type draft struct {
-	written [mostSize]bool
-	data    [mostSize]byte
+	written [maxSize]bool
+	data    [maxSize]byte
 	end     int
 }
 
@@ -72,7 +78,7 @@ type process struct {
 }
 
 type handle struct {
-	posixshim.File
+	vfs.File
 	of                         *modelFile
 	readable, writable, append bool
 }
@@ -170,9 +176,9 @@ func (f *modelFile) mayBe(seen, at int, b byte) bool {
 	})
 }
 
-// collapse takes what is read after a death for what is published: it is what was, or what the dead had written. What is
-// read of those alive may yet be lost.
-func (f *modelFile) collapse(t testing.TB, dead []*process, got []byte) {
+// collapse takes what is read after a death, of processes or of the index, for what is published: it is what was, or what these processes had written.
+// What is read of others may yet be lost. Those who live publish it later.
+func (f *modelFile) collapse(t testing.TB, dead []*process, live bool, got []byte) {
 	died := func(w *pending) bool { return slices.Contains(dead, w.who) && w.until < 0 }
 	fits := len(got) == f.now().size || slices.ContainsFunc(f.pending, func(w *pending) bool { return died(w) && len(got) == w.end })
 	require.True(t, fits && len(got) >= f.now().size, "%s has %d bytes after a death, and had %d", f.name, len(got), f.now().size)
@@ -186,7 +192,7 @@ func (f *modelFile) collapse(t testing.TB, dead []*process, got []byte) {
 		i.size = len(got)
 	})
 	for _, w := range f.pending {
-		if died(w) {
+		if died(w) && !live {
 			w.until = len(f.images) - 1
 		}
 	}
@@ -204,7 +210,7 @@ func length(r *rand.Rand) int {
 func offset(r *rand.Rand) int {
 	switch r.IntN(3) {
 	case 0:
-		return r.IntN(mostSize)
+		return r.IntN(maxSize)
 	case 1:
 		return r.IntN(300)
 	}

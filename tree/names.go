@@ -5,10 +5,10 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// call is a call without an answer of its own.
+// call is a call of the index that returns no body.
 func (fs *FS) call(op wire.Op, request wire.Body) error { return fs.client.Call(op, request, nil) }
 
-// SetCred changes who calls.
+// SetCred changes the credentials of the calls.
 func (fs *FS) SetCred(c microfs.Cred) error {
 	if err := fs.call(wire.OpSetCred, &wire.Cred{Cred: c}); err != nil {
 		return err
@@ -17,14 +17,14 @@ func (fs *FS) SetCred(c microfs.Cred) error {
 	return nil
 }
 
-// stat asks the index for attributes.
+// stat requests attributes from the index.
 func (fs *FS) stat(dir microfs.Ino, path string, follow bool) (wire.Attr, error) {
 	var answer wire.AttrAnswer
 	err := fs.client.Call(wire.OpStat, &wire.Stat{Name: wire.Name{Dir: dir, Path: path}, Follow: follow}, &answer)
 	return answer.Attr, err
 }
 
-// shown returns attributes that the index has told as this process sees them.
+// shown returns attributes from the index as this process sees them.
 func (fs *FS) shown(a *wire.Attr) microfs.Attr {
 	in := fs.opens(a)
 	if in == nil {
@@ -62,12 +62,12 @@ func (fs *FS) SetAttr(dir microfs.Ino, path string, follow bool, s microfs.SetAt
 	return nil
 }
 
-// Access checks permissions of who calls.
+// Access checks permissions of the caller.
 func (fs *FS) Access(dir microfs.Ino, path string, mode uint32, follow bool) error {
 	return fs.AccessAs(*fs.cred.Load(), dir, path, mode, follow)
 }
 
-// AccessAs checks permissions of somebody else.
+// AccessAs checks the permissions of other credentials.
 func (fs *FS) AccessAs(who microfs.Cred, dir microfs.Ino, path string, mode uint32, follow bool) error {
 	return fs.call(wire.OpAccess, &wire.Access{Name: wire.Name{Dir: dir, Path: path}, Mode: mode, Follow: follow, Who: who})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
@@ -101,13 +101,13 @@ func TestNoFile(t *testing.T) {
 	p.write("/f", "hello")
 	one := [][]byte{{0}}
 	for name, c := range map[string]struct {
-		open func() posixshim.File
+		open func() vfs.File
 		read error
 	}{
-		"directory": {func() posixshim.File { return p.open("/", unix.O_RDONLY) }, syscall.EISDIR},
-		"O_PATH":    {func() posixshim.File { return p.open("/f", unix.O_PATH) }, syscall.EBADF},
-		"read":      {func() posixshim.File { return p.open("/f", unix.O_RDONLY) }, nil},
-		"closed": {func() posixshim.File {
+		"directory": {func() vfs.File { return p.open("/", unix.O_RDONLY) }, syscall.EISDIR},
+		"O_PATH":    {func() vfs.File { return p.open("/f", unix.O_PATH) }, syscall.EBADF},
+		"read":      {func() vfs.File { return p.open("/f", unix.O_RDONLY) }, nil},
+		"closed": {func() vfs.File {
 			f := p.open("/f", unix.O_RDONLY)
 			require.NoError(t, f.Close())
 			return f

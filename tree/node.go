@@ -5,19 +5,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
-// A node is an open directory, or what was opened with O_PATH. It is a posixshim.File.
+// A node is an open directory, or what was opened with O_PATH. It is a vfs.File.
 type node struct {
 	fs   *FS
 	ino  microfs.Ino
 	mode uint32
 }
 
-var _ posixshim.File = (*node)(nil)
+var _ vfs.File = (*node)(nil)
 
 // Ino returns the number of the inode.
 func (n *node) Ino() microfs.Ino { return n.ino }

@@ -7,8 +7,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// publishAlone is publish for who does not hold in.mu.
-func (in *inode) publishAlone() error {
+// lockAndPublish is publish for a caller that does not hold in.mu.
+func (in *inode) lockAndPublish() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.publish()

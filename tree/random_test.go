@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -99,6 +100,12 @@ func (j *job) enter(place uint32) *process {
 	if place == wire.NoPartition {
 		p.name = "script"
 	}
+	j.redial(p.rank)
+	p.FS.opts.Logf = func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); !strings.Contains(text, "which was open when the index") {
+			p.logf("%s", text)
+		}
+	}
 	j.processes = append(j.processes, p)
 	return p
 }
@@ -118,7 +125,7 @@ func (j *job) end() {
 			j.index.Adopt(uint32(place))
 		}
 		j.processes = nil
-		j.collapse(dead)
+		j.collapse(dead, false)
 	case 1:
 		for len(j.processes) > 0 {
 			j.die(j.processes[0])
@@ -143,11 +150,17 @@ func (j *job) leave(p *process) {
 	j.forget(p)
 }
 
+// comeBack has a process make itself known to the index, if that is another one than before.
+func (j *job) comeBack(p *process) {
+	_, err := p.Stat(root, "/", true)
+	require.NoError(j.t, err)
+}
+
 // lastCalls writes and syncs, which may succeed, or be done in part.
 func (j *job) lastCalls(p *process, h *handle) {
 	j.value = j.value%250 + 1
 	n, off := length(j.r), offset(j.r)
-	n = min(n, mostSize-off)
+	n = min(n, maxSize-off)
 	_, err := h.WriteAt([][]byte{bytes.Repeat([]byte{j.value}, n)}, int64(off))
 	j.logf("%s writes %d at %d to %d of %s: %v", p.name, j.value, off, off+n, h.of.name, err)
 	p.write(h.of, off, n, j.value)
@@ -167,6 +180,7 @@ func (j *job) forget(p *process) {
 // die kills a process, sometimes in the middle of a write or a sync.
 func (j *job) die(p *process) {
 	j.logf("%s dies", p.name)
+	j.comeBack(p)                                                                      // else nobody looks for what it has written, before the next kill of the index
 	writes := func(h *handle) bool { return h.writable && j.names[h.of.name] == h.of } // without a name nobody would look
 	if i := slices.IndexFunc(p.handles, writes); i >= 0 && p.dev != nil && j.r.IntN(2) == 0 {
 		p.dev.CutAt(1+j.r.IntN(6), j.r.IntN(4096))
@@ -174,14 +188,47 @@ func (j *job) die(p *process) {
 	}
 	p.kill()
 	j.forget(p)
-	j.collapse([]*process{p})
+	j.collapse([]*process{p}, false)
+}
+
+// succession kills the index, and another one takes its place. All processes go on, but with files that had no name.
+func (j *job) succession() {
+	j.logf("the index is killed")
+	j.index.Close()
+	for _, p := range j.processes {
+		<-p.served
+	}
+	j.serve()
+	for place := range j.disks {
+		j.index.Adopt(uint32(place))
+	}
+	for _, p := range j.processes {
+		for _, h := range slices.Clone(p.handles) {
+			if j.names[h.of.name] != h.of {
+				require.ErrorIs(j.t, h.Close(), syscall.EIO, "%s", h.of.name)
+				p.handles = slices.DeleteFunc(p.handles, func(o *handle) bool { return o == h })
+				delete(p.drafts, h.of)
+			}
+		}
+	}
+	j.collapse(j.processes, true)
+	for _, p := range j.processes { // what the successor has found of the living may be lost with a cache while they write on
+		if p.own != nil {
+			require.NoError(j.t, p.own.Sync())
+		}
+	}
+	for _, f := range j.names {
+		for _, w := range f.pending {
+			w.late = true
+		}
+	}
 }
 
 // collapse reads all files after a death.
-func (j *job) collapse(dead []*process) {
+func (j *job) collapse(dead []*process, live bool) {
 	p := j.join(wire.NoPartition)
 	for _, name := range j.sorted() {
-		j.names[name].collapse(j.t, dead, []byte(p.read(name)))
+		j.names[name].collapse(j.t, dead, live, []byte(p.read(name)))
 	}
 	p.leave()
 }
@@ -252,8 +299,12 @@ func (j *job) step() {
 		j.begin()
 	}
 	p := j.processes[j.r.IntN(len(j.processes))]
-	if j.r.IntN(150) == 0 {
+	switch j.r.IntN(150) {
+	case 0:
 		j.die(p)
+		return
+	case 1:
+		j.succession()
 		return
 	}
 	if len(p.handles) == 0 || j.r.IntN(6) == 0 && len(p.handles) < 5 {
@@ -305,7 +356,7 @@ func (j *job) open(p *process) {
 		j.names[name] = f
 	case flags&unix.O_TRUNC != 0:
 		p.publish(f)
-		f.cut(0, mostSize, 0)
+		f.cut(0, maxSize, 0)
 	}
 	require.NoError(j.t, err)
 	how := flags & unix.O_ACCMODE
@@ -346,7 +397,7 @@ func (j *job) write(p *process, h *handle) {
 		j.append(p, h, data)
 		return
 	}
-	n = min(n, mostSize-off)
+	n = min(n, maxSize-off)
 	cut := j.r.IntN(n + 1)
 	got, err := h.WriteAt([][]byte{data[:cut], data[cut:n]}, int64(off))
 	j.logf("%s writes %d at %d to %d of %s: %v", p.name, j.value, off, off+n, h.of.name, err)
@@ -355,21 +406,27 @@ func (j *job) write(p *process, h *handle) {
 	p.write(h.of, off, n, j.value)
 }
 
-// append appends, where there is room, behind all that is published and all that others are appending.
+// append appends, where there is space, behind all that is published and all that others are appending.
 func (j *job) append(p *process, h *handle, data []byte) {
 	if p.own != nil { // where the file ends for a process that has written behind its end it tells itself
 		j.sync(p, h)
 	}
-	n, end, err := h.AppendBelow([][]byte{data}, mostSize)
+	n, end, err := h.AppendBelow([][]byte{data}, maxSize)
 	off := int(end) - n
 	j.logf("%s appends %d at %d to %d of %s: %v", p.name, j.value, off, end, h.of.name, err)
 	if err != nil {
-		require.ErrorIs(j.t, err, microfs.ErrBeyond)
+		require.ErrorIs(j.t, err, microfs.ErrFileTooLarge)
 		return
 	}
-	require.Equal(j.t, min(len(data), mostSize-off), n)
+	require.Equal(j.t, min(len(data), maxSize-off), n)
 	require.GreaterOrEqual(j.t, off, h.of.now().size, "over what there is")
 	p.write(h.of, off, n, j.value)
+	for _, w := range h.of.pending {
+		require.False(j.t, w.append && !(w.late && w.cut) && w.until < 0 && slices.Contains(j.processes, w.who) && w.off < int(end) && off < w.end, "over %d, which %s has appended", w.value, w.who.name)
+	}
+	if p.own != nil {
+		h.of.pending[len(h.of.pending)-1].append = true
+	}
 }
 
 func (j *job) read(p *process, h *handle) {
@@ -400,7 +457,7 @@ func (j *job) cut(p *process, h *handle) {
 	j.logf("%s cuts %s to %d: %v", p.name, f.name, size, err)
 	require.NoError(j.t, err)
 	p.publish(f)
-	f.cut(size, mostSize, size)
+	f.cut(size, maxSize, size)
 	p.reach[f] = 0
 }
 
@@ -409,7 +466,7 @@ func (j *job) punch(p *process, h *handle) {
 		return
 	}
 	f, off, n := h.of, offset(j.r), length(j.r)
-	end := min(off+n, mostSize)
+	end := min(off+n, maxSize)
 	p.publish(f)
 	var err error
 	switch how := j.r.IntN(4); how {
@@ -455,7 +512,7 @@ func (j *job) seek(p *process, h *handle) {
 	data, err := h.SeekData(hole)
 	if err != nil {
 		require.ErrorIs(j.t, err, syscall.ENXIO)
-		data = mostSize
+		data = maxSize
 	}
 	j.logf("%s finds %s with a hole from %d to %d", p.name, h.of.name, hole, data)
 	for at := hole; at < data; at++ {
@@ -469,6 +526,9 @@ func (j *job) seek(p *process, h *handle) {
 func (j *job) rename(p *process) {
 	from, to := j.name(), j.name()
 	f := j.names[from]
+	for _, q := range j.processes { // the index knows that they have it open when they have come back from the one before
+		j.comeBack(q)
+	}
 	var err error
 	if j.r.IntN(2) == 0 {
 		err = p.Unlink(root, from)

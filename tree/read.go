@@ -72,7 +72,7 @@ func (f *file) readParts(bufs [][]byte, off int64) (int, error) {
 		return in.read(bufs, off, end)
 	}
 	in.mu.RUnlock()
-	if _, err := f.useAlone(); err != nil {
+	if _, err := f.lock(); err != nil {
 		return 0, err
 	}
 	defer in.mu.Unlock()

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/memdev"
-	"nvmecr/posixshim"
 	"nvmecr/tree/index"
 	"nvmecr/tree/wire"
 )
@@ -75,7 +75,8 @@ type rig struct {
 	homeDev *blocktest.Faulty
 	// Ranks have devices with a volatile cache, which is lost when they are killed, or write behind.
 	cache, behind bool
-	shares        bool            // memory with the index
+	shares        bool // memory with the index
+	lease         time.Duration
 	lost          uint64          // seed of what is lost
 	gone          map[uint32]bool // partitions that cannot be reached
 	more          nvmf.Bytes      // space of partitions that are no disks here
@@ -117,8 +118,13 @@ func (r *rig) start() {
 	if r.cache {
 		r.homeDev.UseVolatileCache()
 	}
+	r.serve()
+}
+
+// serve starts an index on the partition, which may have been left open by an index that was killed.
+func (r *rig) serve() {
 	r.fs = r.home.mount(r.homeDev, microfs.Options{})
-	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Logf: r.t.Logf, Adopt: r.adopt, Space: r.space, Copy: r.copyOf})
+	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Lease: r.lease, Logf: r.t.Logf, Adopt: r.adopt, Space: r.space, Copy: r.copyOf})
 }
 
 // stop ends the index, as a kill of its process does for its clients.
@@ -128,9 +134,18 @@ func (r *rig) stop() {
 	require.NoError(r.t, r.homeDev.Close())
 }
 
-// adopt mounts a partition whose process has died.
-func (r *rig) adopt(_ context.Context, place uint32) (*microfs.FS, func(), error) {
-	fs := r.disks[place].mount(r.disks[place].dev, microfs.Options{ReadOnly: true})
+// adopt mounts a partition whose process has died, or whose index has: then by the process's device, whose cache it is to flush.
+func (r *rig) adopt(_ context.Context, place uint32) (fs *microfs.FS, done func(), err error) {
+	d := r.disks[place]
+	err = syscall.ENOTCONN
+	for _, p := range r.processes() {
+		if p.place == place {
+			fs, err = microfs.Mount(ctx, attached{p.dev}, d.seg, microfs.Options{ReadOnly: true, Timeout: time.Millisecond})
+		}
+	}
+	if err != nil {
+		fs = d.mount(d.dev, microfs.Options{ReadOnly: true})
+	}
 	return fs, func() { _ = fs.Unmount() }, nil
 }
 
@@ -155,6 +170,7 @@ type countedConn struct {
 	window []byte        // memory that both ends have; nil: they have none
 	heard  func()        // called once, when the next answer has come; nil: is not
 	looked func()        // called once, by Idle; nil: is not
+	asks   func()        // called once, before the next request is sent; nil: is not
 }
 
 // dial connects a process to the index.
@@ -176,10 +192,7 @@ func (c *countedConn) Window() []byte { return c.window }
 
 // Idle says whether the index has not ended the connection.
 func (c *countedConn) Idle() bool {
-	if looked := c.looked; looked != nil {
-		c.looked = nil
-		looked()
-	}
+	once(&c.looked)
 	select {
 	case <-c.served:
 		return false
@@ -190,14 +203,19 @@ func (c *countedConn) Idle() bool {
 
 func (c *countedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if heard := c.heard; heard != nil {
-		c.heard = nil
-		heard()
-	}
+	once(&c.heard)
 	return n, err
 }
 
+func once(hook *func()) {
+	if f := *hook; f != nil {
+		*hook = nil
+		f()
+	}
+}
+
 func (c *countedConn) Write(b []byte) (int, error) {
+	once(&c.asks)
 	c.writes.Add(1)
 	return c.Conn.Write(b)
 }
@@ -334,21 +352,21 @@ func (m *readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
 }
 
 // open opens a path that has to be there.
-func (p *rank) open(path string, flags int) posixshim.File {
+func (p *rank) open(path string, flags int) vfs.File {
 	p.r.t.Helper()
 	f, err := p.Open(root, path, flags, 0o644)
 	require.NoError(p.r.t, err, path)
 	return f
 }
 
-func put(t testing.TB, f posixshim.File, off int64, text string) {
+func put(t testing.TB, f vfs.File, off int64, text string) {
 	t.Helper()
 	n, err := f.WriteAt([][]byte{[]byte(text)}, off)
 	require.NoError(t, err)
 	require.Equal(t, len(text), n)
 }
 
-func get(t testing.TB, f posixshim.File) string {
+func get(t testing.TB, f vfs.File) string {
 	t.Helper()
 	size, err := f.Size()
 	require.NoError(t, err)

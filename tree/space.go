@@ -32,7 +32,7 @@ func in(unit, n nvmf.Bytes) microfs.Hugeblock { return microfs.Hugeblock(n / uni
 // DataCRC says whether data is checksummed.
 func (fs *FS) DataCRC() bool { return fs.sums }
 
-// collect removes the shards that nobody needs any more, which come with every answer of the index, and says whether that has made room.
+// collect removes the shards that nobody needs any more, which come with every answer of the index, and says whether that has freed space.
 func (fs *FS) collect() bool {
 	before := fs.own.StatFS().Free
 	return fs.client.Call(wire.OpStatFS, nil, new(wire.StatFS)) == nil && fs.own.StatFS().Free > before

@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
-// fill writes pieces to a file until there is no room, and returns how many bytes it has then.
-func fill(t *testing.T, f posixshim.File) (size int64, err error) {
+// fill writes pieces to a file until there is no space, and returns how many bytes it has then.
+func fill(t *testing.T, f vfs.File) (size int64, err error) {
 	piece := bytes.Repeat([]byte{7}, 64<<10)
 	for ; ; size += int64(len(piece)) {
 		n, err := f.WriteAt([][]byte{piece}, size)

@@ -83,7 +83,7 @@ func requireSpans(t *testing.T, s spans, model []bool) {
 
 func TestLayout(t *testing.T) {
 	mapped := func(off, n int64, place uint32) wire.Segment {
-		return wire.Segment{Off: off, Len: n, Kind: wire.Mapped, Place: place, Cut: 7}
+		return wire.Segment{Off: off, Len: n, Kind: wire.Mapped, Partition: place, Cut: 7}
 	}
 	of := func(place uint32) origin { return origin{wire.Mapped, place, 7} }
 	var l layout

@@ -123,17 +123,30 @@ func (c *Client) noteClose(r *wire.Close) {
 	}
 }
 
-// still says whether an index answers, and has not ended: its successor begins after that, and finds what is in the partitions by now.
-func (c *Client) still(index uuid.UUID) bool {
+// Lease is how long after the start of an index nothing is looked for in partitions: until then a process may write where the one before has given it
+// space, without looking whether that still lives.
+const Lease = 50 * time.Millisecond
+
+// still says whether no index but this one, which has answered a request that was sent at a time, has looked for what is in the partitions by
+// now. A connection does not tell: the end of an index on another host may be heard of late.
+func (c *Client) still(by uuid.UUID, sent time.Time) bool {
+	if time.Since(sent) < Lease {
+		return true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.Redial == nil || c.welcome.Index == index && !c.conn.Ended() && c.conn.Idle()
+	if c.Redial == nil {
+		return true // and there will be no other one
+	}
+	root := wire.Stat{Name: wire.Name{Dir: microfs.RootIno}}
+	_ = c.call(wire.OpStat, &root, new(wire.AttrAnswer)) // whatever is wrong with the one, it is asked again
+	return c.welcome.Index == by
 }
 
 // succeedPause is between two attempts to reach a successor.
 const succeedPause = 20 * time.Millisecond
 
-// succeed connects to the successor of an index that was killed, within the time-out. Where there is none, nobody looks for one again.
+// succeed connects to the successor of an index that was killed, within the time-out. If there is none, no call looks for one again.
 func (c *Client) succeed() error {
 	for limit := time.Now().Add(c.timeout); ; time.Sleep(succeedPause) {
 		stream, err := c.Redial(limit)

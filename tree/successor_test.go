@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
@@ -45,7 +46,7 @@ func TestSuccessor(t *testing.T) {
 	put(t, own, 0, "from")
 	put(t, fa, 0, "aaaa")
 	put(t, fb, 2, "bbbb")
-	add := func(f posixshim.File, text string) {
+	add := func(f vfs.File, text string) {
 		_, _, err := f.AppendBelow([][]byte{[]byte(text)}, posixshim.NoLimit)
 		require.NoError(t, err)
 	}
@@ -60,7 +61,7 @@ func TestSuccessor(t *testing.T) {
 	}
 	require.NoError(t, fa.Sync())
 	assert.Equal(t, "aaaabb", get(t, fa), "the later publication wins")
-	for _, f := range []posixshim.File{fa, fb, log, logged, own} {
+	for _, f := range []vfs.File{fa, fb, log, logged, own} {
 		require.NoError(t, f.Close())
 	}
 	for _, p := range []*rank{a, b, script} {
@@ -77,46 +78,116 @@ func TestSuccessor(t *testing.T) {
 	assert.Equal(t, "aaaabb", b.read("/f"))
 }
 
-// TestAppendThroughAKill: an index is killed when it has given room to a process that has not written there yet, or just has, and another
-// process appends at the successor: both have their bytes, once.
+// TestAppendThroughAKill: an index is killed when it has given space to a process that has not written there yet, or just has, and another
+// process appends at the successor: both have their bytes, once. A process without a rank has written when it has the index's answer.
 func TestAppendThroughAKill(t *testing.T) {
+	const oursLast, theirsLast = "first theirs ours ", "first ours theirs "
+	heard := func(c *countedConn, kill func()) { c.heard = kill }
+	looked := func(c *countedConn, kill func()) { c.looked = kill }
+	asked := func(c *countedConn, kill func()) { // the lease has ended, so it asks behind the write
+		c.heard = func() { time.Sleep(Lease); c.asks = kill }
+	}
 	for _, tt := range []struct {
 		name, want string
-		written    bool
+		place      uint32
 		flags      int
+		behind     bool
+		when       func(c *countedConn, kill func()) // nil: when the append has returned
 	}{
-		{"before the write", "first theirs ours ", false, 0},
-		{"before a synchronous write", "first theirs ours ", false, unix.O_DSYNC},
-		{"behind the write", "first ours theirs ", true, 0},
-		{"behind a synchronous write", "first ours theirs ", true, unix.O_DSYNC},
+		{"before the write", oursLast, 0, 0, false, heard},
+		{"before a synchronous write", oursLast, 0, unix.O_DSYNC, false, heard},
+		{"before a write behind", oursLast, 0, 0, true, heard},
+		{"behind the write", theirsLast, 0, 0, false, asked},
+		{"behind a synchronous write", theirsLast, 0, unix.O_DSYNC, false, asked},
+		{"behind all", theirsLast, 0, 0, false, nil},
+		{"behind all, a write behind", theirsLast, 0, 0, true, nil},
+		{"without a rank, before all", oursLast, wire.NoPartition, 0, false, looked},
+		{"without a rank, behind the write", theirsLast, wire.NoPartition, 0, false, heard},
+		{"without a rank, behind a synchronous write", theirsLast, wire.NoPartition, unix.O_DSYNC, false, heard},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, 2)
-			a, b := r.join(0), r.join(1)
+			r.lease, r.behind = Lease, tt.behind
+			a, b := r.join(tt.place), r.join(1)
 			r.redial(a, b)
 			fa, fb := a.open("/log", unix.O_CREAT|unix.O_WRONLY|tt.flags), b.open("/log", unix.O_WRONLY)
-			add := func(f posixshim.File, text string) {
+			add := func(f vfs.File, text string) {
 				_, _, err := f.AppendBelow([][]byte{[]byte(text)}, posixshim.NoLimit)
 				require.NoError(t, err)
 			}
 			add(fa, "first ")
+			killed := false
 			kill := func() {
+				killed = true
 				r.succeed()
 				add(fb, "theirs ")
 				require.NoError(t, fb.Sync())
 			}
-			hook := &a.counted.heard
-			if tt.written {
-				hook = &a.counted.looked
+			if tt.when != nil {
+				tt.when(a.counted, kill)
 			}
-			*hook = kill
 			add(fa, "ours ")
-			require.Nil(t, *hook)
+			if tt.when == nil {
+				kill()
+			}
+			require.True(t, killed)
 			require.NoError(t, fa.Close())
 			require.NoError(t, fb.Close())
 			assert.Equal(t, tt.want, b.read("/log"))
 		})
 	}
+}
+
+// TestAppendedZerosThroughAKill: nothing but zeros were appended, which nobody looks for in a shard: they are in the file, and what follows is behind them.
+func TestAppendedZerosThroughAKill(t *testing.T) {
+	for _, before := range []string{"", "text "} {
+		r := newRig(t, 2)
+		a, b := r.join(0), r.join(1)
+		r.redial(a, b)
+		fa, fb := a.open("/log", unix.O_CREAT|unix.O_WRONLY), b.open("/log", unix.O_WRONLY)
+		add := func(f vfs.File, text string) {
+			_, _, err := f.AppendBelow([][]byte{[]byte(text)}, posixshim.NoLimit)
+			require.NoError(t, err)
+		}
+		if before != "" {
+			add(fb, before)
+			require.NoError(t, fb.Sync())
+		}
+		zeros := text(0, 10)
+		add(fa, zeros)
+		r.succeed()
+		add(fb, "theirs")
+		require.NoError(t, fb.Close())
+		require.NoError(t, fa.Close())
+		assert.Equal(t, before+zeros+"theirs", b.read("/log"))
+	}
+}
+
+// TestLargeAppendWithoutARank: what takes several requests is in one piece, whatever others append meanwhile.
+func TestLargeAppendWithoutARank(t *testing.T) {
+	r := newRig(t, 1)
+	a, none := r.join(0), r.join(wire.NoPartition)
+	fn, fa := none.open("/log", unix.O_CREAT|unix.O_WRONLY), a.open("/log", unix.O_WRONLY)
+	add := func(f vfs.File, texts ...string) {
+		var bufs [][]byte
+		for _, text := range texts {
+			bufs = append(bufs, []byte(text))
+		}
+		n, end, err := f.AppendBelow(bufs, posixshim.NoLimit)
+		require.NoError(t, err)
+		assert.EqualValues(t, total(bufs), n)
+		assert.EqualValues(t, n, end)
+	}
+	x, y := text('x', wire.MaxData+10), text('y', wire.MaxData)
+	none.counted.heard = func() {
+		_, end, err := fa.AppendBelow([][]byte{[]byte("a")}, posixshim.NoLimit)
+		require.NoError(t, err)
+		require.EqualValues(t, len(x)+len(y)+1, end)
+	}
+	add(fn, x, y)
+	require.NoError(t, fn.Close())
+	require.NoError(t, fa.Close())
+	assert.True(t, a.read("/log") == x+y+"a")
 }
 
 // TestCompleteByTheSuccessor: a file of which all was synced before is complete when it is closed, and one that nobody wrote to stays so.
@@ -129,7 +200,7 @@ func TestCompleteByTheSuccessor(t *testing.T) {
 	put(t, f, 0, "hello")
 	require.NoError(t, f.Sync())
 	r.succeed()
-	for path, f := range map[string]posixshim.File{"/f": f, "/old": old} {
+	for path, f := range map[string]vfs.File{"/f": f, "/old": old} {
 		require.NoError(t, f.Close())
 		a, err := p.Stat(root, path, true)
 		require.NoError(t, err)
@@ -168,17 +239,17 @@ func TestLostToTheSuccessor(t *testing.T) {
 	a.FS.opts.Logf = func(format string, args ...any) { said = append(said, format) }
 	nameless, locked, kept := a.open("/gone", unix.O_CREAT|unix.O_RDWR), a.open("/locked", unix.O_CREAT|unix.O_RDWR), a.open("/kept", unix.O_CREAT|unix.O_RDWR)
 	require.NoError(t, a.Unlink(root, "/gone"))
-	for _, f := range []posixshim.File{locked, kept} {
+	for _, f := range []vfs.File{locked, kept} {
 		put(t, f, 0, "x")
-		require.NoError(t, f.(posixshim.Locker).Lock(false, 0, 10, []posixshim.Held{{Start: 0, End: 10, Write: true}}))
+		require.NoError(t, f.(vfs.Locker).Lock(false, 0, 10, []vfs.Held{{Start: 0, End: 10, Write: true}}))
 	}
 	r.succeed()
 	fb := b.open("/locked", unix.O_RDWR)
-	require.NoError(t, fb.(posixshim.Locker).Lock(false, 9, 12, []posixshim.Held{{Start: 9, End: 12, Write: true}}))
+	require.NoError(t, fb.(vfs.Locker).Lock(false, 9, 12, []vfs.Held{{Start: 9, End: 12, Write: true}}))
 	require.NoError(t, a.Mkdir(root, "/d", 0o755))
-	require.ErrorIs(t, b.open("/kept", unix.O_RDWR).(posixshim.Locker).Lock(false, 0, 1, []posixshim.Held{{Start: 0, End: 1}}), syscall.EAGAIN)
+	require.ErrorIs(t, b.open("/kept", unix.O_RDWR).(vfs.Locker).Lock(false, 0, 1, []vfs.Held{{Start: 0, End: 1}}), syscall.EAGAIN)
 	put(t, locked, 0, "y")
-	for _, f := range []posixshim.File{nameless, locked} {
+	for _, f := range []vfs.File{nameless, locked} {
 		for range 2 {
 			assert.ErrorIs(t, f.Sync(), syscall.EIO)
 		}

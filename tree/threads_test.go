@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"nvmecr/posixshim"
+	"nvmecr/internal/vfs"
 	"nvmecr/tree/wire"
 )
 
@@ -57,7 +57,7 @@ func TestThreads(t *testing.T) {
 }
 
 // work writes to a part, by the descriptor that all threads of a process share and by one of its own, and reads that.
-func work(t *testing.T, p *rank, shared posixshim.File, off int64, n, rounds int) {
+func work(t *testing.T, p *rank, shared vfs.File, off int64, n, rounds int) {
 	for round := range rounds {
 		data := bytes.Repeat([]byte{byte(round + 1)}, n)
 		own, err := p.Open(root, "/f", unix.O_RDWR, 0)
@@ -74,7 +74,7 @@ func work(t *testing.T, p *rank, shared posixshim.File, off int64, n, rounds int
 	}
 }
 
-func requirePart(t *testing.T, f posixshim.File, off int64, want []byte) {
+func requirePart(t *testing.T, f vfs.File, off int64, want []byte) {
 	got := make([]byte, len(want))
 	n, err := f.ReadAt([][]byte{got[:7], got[7:]}, off)
 	assert.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
@@ -97,7 +98,7 @@ func TestOthers(t *testing.T) {
 }
 
 // allocations returns how many a write and a read of a file take, of its own and of what is below.
-func allocations(t *testing.T, f posixshim.File) (write, read float64) {
+func allocations(t *testing.T, f vfs.File) (write, read float64) {
 	bufs := [][]byte{make([]byte, 4096)}
 	off := int64(0)
 	write = testing.AllocsPerRun(100, func() {
@@ -162,7 +163,7 @@ func TestOneMessageForAWrite(t *testing.T) {
 func TestManyRanges(t *testing.T) {
 	r := newRig(t, 2)
 	ranks := []*rank{r.join(0), r.join(1)}
-	var files []posixshim.File
+	var files []vfs.File
 	for _, p := range ranks {
 		p.ranges = 100
 		files = append(files, p.open("/f", unix.O_CREAT|unix.O_RDWR))
@@ -190,11 +191,11 @@ func TestManyRanges(t *testing.T) {
 func TestAppend(t *testing.T) {
 	r := newRig(t, 2)
 	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
-	files := []posixshim.File{
+	files := []vfs.File{
 		a.open("/f", unix.O_CREAT|unix.O_RDWR|unix.O_APPEND), b.open("/f", unix.O_WRONLY|unix.O_APPEND), script.open("/f", unix.O_WRONLY|unix.O_APPEND),
 	}
-	add := func(f posixshim.File, text string, most int64) int64 {
-		n, end, err := f.AppendBelow([][]byte{[]byte(text)}, most)
+	add := func(f vfs.File, text string, limit int64) int64 {
+		n, end, err := f.AppendBelow([][]byte{[]byte(text)}, limit)
 		require.NoError(t, err)
 		require.LessOrEqual(t, n, len(text))
 		return end
@@ -209,7 +210,7 @@ func TestAppend(t *testing.T) {
 	assert.EqualValues(t, 23, add(files[0], "yy", posixshim.NoLimit))
 	assert.EqualValues(t, 25, add(files[0], "zzzz", 25))
 	_, _, err := files[0].AppendBelow([][]byte{[]byte("!")}, 25)
-	assert.ErrorIs(t, err, microfs.ErrBeyond)
+	assert.ErrorIs(t, err, microfs.ErrFileTooLarge)
 	for _, f := range files {
 		require.NoError(t, f.Close())
 	}

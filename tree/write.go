@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
@@ -28,7 +29,7 @@ func (f *file) WriteAt(bufs [][]byte, off int64) (int, error) {
 		}
 		return n, f.fs.spaceError(err)
 	}
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return 0, err
 	}
@@ -58,7 +59,7 @@ func (f *file) writeShard(bufs [][]byte, off int64) (int, error) {
 
 // makeShard makes that there is a shard to be written.
 func (f *file) makeShard() error {
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return err
 	}
@@ -67,11 +68,11 @@ func (f *file) makeShard() error {
 }
 
 // AppendBelow writes at the end of the file, of which the index has reserved a part for it.
-func (f *file) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error) {
+func (f *file) AppendBelow(bufs [][]byte, limit int64) (n int, end int64, err error) {
 	if !f.writable {
 		return 0, 0, syscall.EBADF
 	}
-	in, err := f.useAlone()
+	in, err := f.lock()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -84,24 +85,26 @@ func (f *file) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err err
 		}
 	}
 	if f.fs.own != nil {
-		n, end, err = f.appendShard(bufs, most)
+		n, end, err = f.appendShard(bufs, limit)
 	} else {
-		n, end, err = f.appendIndex(bufs, most)
+		n, end, err = f.appendIndex(bufs, limit)
 	}
 	return n, end, f.fs.spaceError(err)
 }
 
-// A room is space at the end of a file that an index has given.
-type room struct {
-	off  int64
-	bufs [][]byte // what fits
-	by   uuid.UUID
+// A reservation is space at the end of a file that the index has given to this process for an append.
+type reservation struct {
+	off   int64
+	bufs  [][]byte // what fits
+	by    uuid.UUID
+	asked time.Time
 }
 
-// reserve asks the index for room. After an error the room is where the file ends.
-func (f *file) reserve(bufs [][]byte, most int64) (r room, err error) {
+// reserve asks the index for a reservation. After an error it begins where the file ends.
+func (f *file) reserve(bufs [][]byte, limit int64) (r reservation, err error) {
+	r.asked = time.Now()
 	var space wire.Space
-	if r.by, err = f.fs.client.callBy(wire.OpAppend, &wire.Append{Ino: f.ino, Len: total(bufs), Most: most}, &space); err != nil {
+	if r.by, err = f.fs.client.callBy(wire.OpAppend, &wire.Append{Ino: f.ino, Len: total(bufs), Limit: limit}, &space); err != nil {
 		r.off = f.in.size()
 		return r, err
 	}
@@ -110,30 +113,40 @@ func (f *file) reserve(bufs [][]byte, most int64) (r room, err error) {
 	return r, err
 }
 
-// appendIndex appends by way of the index. The caller holds in.mu alone.
-func (f *file) appendIndex(bufs [][]byte, most int64) (n int, end int64, err error) {
-	r, err := f.reserve(bufs, most)
-	if err == nil {
-		n, err = f.put(r.bufs, r.off)
+// appendIndex appends by way of the index, which finds the end and writes there in one request. An append that takes
+// several requests, or has a limit, reserves space first: its requests write there. The caller holds in.mu alone.
+func (f *file) appendIndex(bufs [][]byte, limit int64) (n int, end int64, err error) {
+	if total(bufs) > wire.MaxData || limit < vfs.NoLimit {
+		r, err := f.reserve(bufs, limit)
+		if err != nil {
+			return 0, r.off, err
+		}
+		bufs = r.bufs
 	}
-	return n, r.off + int64(n), err
+	end = f.in.size()
+	n, err = f.writeIndex(bufs, wire.AtEnd, &end)
+	n, err = f.finishWrite(n, err)
+	return n, end, err
 }
 
-// appendShard appends to the shard. Where the index was killed before all was there its successor has not seen it, and may have given the
-// room to another process: then this one asks anew. The caller holds in.mu alone.
-func (f *file) appendShard(bufs [][]byte, most int64) (n int, end int64, err error) {
+// appendShard appends to the shard. An index may be killed before all of the data is in the partition. Its successor has not seen the data then, and
+// may have given the space to another process: so this process reserves again. The caller holds in.mu alone.
+func (f *file) appendShard(bufs [][]byte, limit int64) (n int, end int64, err error) {
 	in := f.in
 	if err := in.openShard(); err != nil {
 		return 0, in.size(), err
 	}
 	for {
-		r, err := f.reserve(bufs, most)
+		r, err := f.reserve(bufs, limit)
 		if err != nil {
 			return 0, r.off, err
 		}
 		n, failed := in.shard.WriteAt(r.bufs, r.off)
+		if _, err := in.shard.Stat(); err != nil { // which has what is written behind in the partition
+			return 0, r.off, err
+		}
 		end := r.off + int64(n)
-		if n > 0 && !f.fs.client.still(r.by) {
+		if n > 0 && !f.fs.client.still(r.by, r.asked) {
 			ours, err := in.adopted(r.off, end)
 			if err != nil {
 				return 0, r.off, err
@@ -171,7 +184,7 @@ func (in *inode) adopted(off, end int64) (bool, error) {
 func (f *file) put(bufs [][]byte, off int64) (n int, err error) {
 	in := f.in
 	if f.fs.own == nil {
-		n, err = f.writeIndex(bufs, off)
+		n, err = f.writeIndex(bufs, off, new(int64))
 	} else if err = in.openShard(); err == nil {
 		n, err = in.shard.WriteAt(bufs, off)
 		in.note(off, off+int64(n))
@@ -194,9 +207,9 @@ func (f *file) finishWrite(n int, err error) (int, error) {
 	return n, err
 }
 
-// writeIndex writes to the index's own partition: what a message holds is there as a whole or not at all if the process is killed. The caller
-// holds in.mu alone.
-func (f *file) writeIndex(bufs [][]byte, off int64) (done int, err error) {
+// writeIndex writes to the index's own partition, at off or wire.AtEnd, and says where what it has written ends: what a message holds is there as a
+// whole or not at all if the process is killed. The caller holds in.mu alone.
+func (f *file) writeIndex(bufs [][]byte, off int64, end *int64) (done int, err error) {
 	f.in.layout.forget()
 	if n := total(bufs); len(bufs) > 1 && n <= wire.MaxData {
 		bufs = [][]byte{slices.Concat(bufs...)}
@@ -204,7 +217,7 @@ func (f *file) writeIndex(bufs [][]byte, off int64) (done int, err error) {
 	for _, b := range bufs {
 		for len(b) > 0 {
 			var answer wire.Written
-			request := wire.Write{Ino: f.ino, Off: off + int64(done), Most: posixshim.NoLimit, Data: b[:min(len(b), wire.MaxData)]}
+			request := wire.Write{Ino: f.ino, Off: off, Limit: vfs.NoLimit, Data: b[:min(len(b), wire.MaxData)]}
 			if err := f.fs.client.Call(wire.OpWrite, &request, &answer); err != nil {
 				return done, err
 			}
@@ -212,6 +225,10 @@ func (f *file) writeIndex(bufs [][]byte, off int64) (done int, err error) {
 			n := min(int(answer.N), len(request.Data))
 			if n == 0 {
 				return done, fmt.Errorf("writing by way of the index: nothing of %d bytes was written, without an error: %w", len(request.Data), syscall.EIO)
+			}
+			*end = answer.Off + int64(n)
+			if off != wire.AtEnd {
+				off = *end
 			}
 			done, b = done+n, b[n:]
 		}

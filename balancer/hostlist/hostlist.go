@@ -52,13 +52,13 @@ func split(list string) (parts []string) {
 }
 
 // expand returns the names of one part, which are most at most.
-func expand(part string, most int) ([]string, error) {
+func expand(part string, limit int) ([]string, error) {
 	before, rest, bracket := strings.Cut(part, "[")
 	if !bracket {
 		if strings.ContainsAny(part, "] \t") {
 			return nil, fmt.Errorf("%q is not the name of a host", part)
 		}
-		if most < 1 {
+		if limit < 1 {
 			return nil, fmt.Errorf("more than %d hosts", Max)
 		}
 		return []string{part}, nil
@@ -73,7 +73,7 @@ func expand(part string, most int) ([]string, error) {
 	tails := []string{""}
 	if after != "" {
 		var err error
-		if tails, err = expand(after, most); err != nil {
+		if tails, err = expand(after, limit); err != nil {
 			return nil, err
 		}
 	}
@@ -83,7 +83,7 @@ func expand(part string, most int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if last-first >= uint64(most) || (int(last-first)+1)*len(tails) > most-len(names) {
+		if last-first >= uint64(limit) || (int(last-first)+1)*len(tails) > limit-len(names) {
 			return nil, fmt.Errorf("more than %d hosts", Max)
 		}
 		for n := first; n <= last; n++ {

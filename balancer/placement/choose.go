@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math/bits"
 	"slices"
 
 	"nvmecr/balancer/site"
@@ -12,40 +13,40 @@ type solution struct {
 	flow  [][]int // ranks, [host class][device class]
 	taken []int   // targets of each device class
 
-	room [][]int // ranks that each target taken still gets, while next gives them out
+	quota [][]int // ranks that each target taken still gets, while next gives them out
 }
 
 // next gives ranks of a class of hosts, at most n, to a target: which, of what class, and how many.
 func (s *solution) next(h, n int) (d int, t *site.Target, ranks int) {
-	if s.room == nil {
+	if s.quota == nil {
 		s.share()
 	}
 	for s.flow[h][d] == 0 {
 		d++
 	}
 	at := 0
-	for s.room[d][at] == 0 {
+	for s.quota[d][at] == 0 {
 		at++
 	}
-	ranks = min(n, s.flow[h][d], s.room[d][at])
+	ranks = min(n, s.flow[h][d], s.quota[d][at])
 	s.flow[h][d] -= ranks
-	s.room[d][at] -= ranks
+	s.quota[d][at] -= ranks
 	return d, s.p.devices[d].targets[at], ranks
 }
 
 // share cuts what each class takes into equal parts.
 func (s *solution) share() {
-	s.room = make([][]int, len(s.taken))
+	s.quota = make([][]int, len(s.taken))
 	for d, n := range s.taken {
 		total := 0
 		for h := range s.flow {
 			total += s.flow[h][d]
 		}
-		s.room[d] = make([]int, n)
+		s.quota[d] = make([]int, n)
 		for i := range n {
-			s.room[d][i] = (total + i) / n // the sum of these is total
+			s.quota[d][i] = (total + i) / n // the sum of these is total
 		}
-		slices.Reverse(s.room[d])
+		slices.Reverse(s.quota[d])
 	}
 }
 
@@ -138,13 +139,13 @@ func (p *problem) nearest(kind Kind) [][]int {
 
 // fill gives a target of class d quota ranks of those that are left, the nearest first. It writes what is left then to into, if not nil.
 func (p *problem) fill(d int, near, left []int, quota int, into []int) (filled, hops int) {
-	quota = min(quota, p.devices[d].most)
+	quota = min(quota, p.devices[d].limit)
 	for _, h := range near {
 		n := min(left[h], quota-filled)
 		if n == 0 {
 			continue
 		}
-		filled, hops = filled+n, hops+n*p.hops(h, d)
+		filled, hops = filled+n, hops+n*int(p.near(h, d))
 		if into != nil {
 			into[h] -= n
 		}
@@ -158,13 +159,19 @@ func (p *problem) fill(d int, near, left []int, quota int, into []int) (filled, 
 // cost is what one rank of class h costs on a target of class d.
 func (p *problem) cost(h, d int, kind Kind) int32 {
 	if kind != Distant {
-		return p.distance[h][d]
+		return p.near(h, d)
 	}
 	cost := int32(p.far) - p.distance[h][d] // the more distant the better
 	if p.shares(h, d) {
 		cost += int32(p.far) * 1000
 	}
 	return cost
+}
+
+// near is the distance of two classes, and more for each kind of domains that they share although it is not looked at any more: where not all ranks can be
+// kept apart from their data, those are that can.
+func (p *problem) near(h, d int) int32 {
+	return p.distance[h][d] + int32(p.far*bits.OnesCount64(p.clash[h][d]&^p.held))
 }
 
 // assign finds the flow of least cost to the targets taken, or nil if they cannot take all ranks.
@@ -181,7 +188,7 @@ func (p *problem) assign(taken []int, kind Kind) *solution {
 }
 
 // quotas returns the ranks of one target of each class taken, rounded down, in equal parts or by bandwidth. Each may take one more. It is
-// false where they have no room for all ranks.
+// false where they cannot take all ranks.
 func (p *problem) quotas(taken []int) ([]int, bool) {
 	quotas := make([]int, len(taken))
 	weight := func(d int) float64 {
@@ -207,8 +214,8 @@ func (p *problem) quotas(taken []int) ([]int, bool) {
 				continue
 			}
 			quotas[d] = int(float64(ranks) * weight(d) / total * (1 + 1e-12))
-			if quotas[d] >= p.devices[d].most { // the others take what it has no room for
-				quotas[d], full[d], again = p.devices[d].most, true, true
+			if quotas[d] >= p.devices[d].limit { // the others take the rest
+				quotas[d], full[d], again = p.devices[d].limit, true, true
 			}
 		}
 		if !again {
@@ -230,7 +237,7 @@ func (p *problem) quotas(taken []int) ([]int, bool) {
 func (p *problem) exchange(taken, open []int, kind Kind) bool {
 	quotas, ok := p.quotas(taken)
 	if !ok {
-		return p.roomier(taken, open)
+		return p.larger(taken, open)
 	}
 	f := p.network(taken, quotas, kind)
 	f.run()
@@ -264,18 +271,18 @@ func (p *problem) exchange(taken, open []int, kind Kind) bool {
 	return true
 }
 
-// roomier replaces the target with the least room by one with more.
-func (p *problem) roomier(taken, open []int) bool {
+// larger replaces the target that can take the fewest ranks by one that can take more.
+func (p *problem) larger(taken, open []int) bool {
 	in, out := -1, -1
 	for d := range p.devices {
-		if taken[d] < open[d] && (in < 0 || p.devices[d].most > p.devices[in].most) {
+		if taken[d] < open[d] && (in < 0 || p.devices[d].limit > p.devices[in].limit) {
 			in = d
 		}
-		if taken[d] > 0 && (out < 0 || p.devices[d].most < p.devices[out].most) {
+		if taken[d] > 0 && (out < 0 || p.devices[d].limit < p.devices[out].limit) {
 			out = d
 		}
 	}
-	if in < 0 || out < 0 || p.devices[in].most <= p.devices[out].most {
+	if in < 0 || out < 0 || p.devices[in].limit <= p.devices[out].limit {
 		return false
 	}
 	taken[in]++

@@ -42,7 +42,7 @@ func (p *problem) network(taken, quotas []int, kind Kind) *network {
 		if k > 0 {
 			left -= k * quotas[d]
 			f.add(f.device(d), sink, k*quotas[d], 0)
-			if quotas[d] < p.devices[d].most {
+			if quotas[d] < p.devices[d].limit {
 				f.add(f.device(d), extra, k, 0)
 			}
 		}
@@ -129,7 +129,7 @@ func (f *network) layers() bool {
 	return f.level[sink] >= 0
 }
 
-// cheapest says whether an arc from v has room, and is on a cheapest path.
+// cheapest says whether an arc from v has capacity left, and is on a cheapest path.
 func (f *network) cheapest(v int, a *arc) bool { return a.left > 0 && f.dist[v]+a.cost == f.dist[a.to] }
 
 // push sends up to n from v to the sink through the layers.

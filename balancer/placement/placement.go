@@ -6,7 +6,8 @@
 //
 //  1. Apart: no target is in a domain of any node of the job.
 //  2. Spread: no rank shares a domain with its own target.
-//  3. The same two, without the widest kind of domain, then without the two widest, and so on: at the end with the node alone.
+//  3. The same two, without the widest kind of domain, then without the two widest, and so on: at the end with the node alone. To share
+//     a domain of a kind that is left out costs a rank as much as the longest way more.
 //  4. Distant: as few ranks as can be share a node with their target, and targets are as far away as can be.
 //
 // All but the first are told (Plan.Warnings), and refused if Job.Strict is set.
@@ -98,7 +99,8 @@ var (
 	ErrShared = errors.New("ranks would share a failure domain with their data")
 )
 
-// New plans a job. The topology may lack nodes and targets: these are taken to be farther away than any other. Errors: ErrTooFew, ErrShared
+// New plans a job. The topology may lack nodes and targets: these are taken to be farther away than any other, which is told, and for a strict job to
+// share a switch with all. Errors: ErrTooFew, ErrShared
 // (for a strict job).
 func New(job Job, net *topology.Topology, inv *site.Inventory) (*Plan, error) {
 	p, err := newProblem(job, net, inv)
@@ -135,8 +137,12 @@ func (p *problem) refusal() error {
 			apart += len(p.devices[d].targets)
 		}
 	}
-	return fmt.Errorf("%d of %d targets are outside of the job's failure domains (%s), and %d are wanted; plan for fewer targets or fewer nodes, or without --strict: %w",
-		apart, p.available, strings.Join(p.inv.Domains, ", "), p.want, ErrShared)
+	unknown := ""
+	if lost := p.lostOf(p.job.Hosts, p.inv.Targets); len(lost) > 0 {
+		unknown = fmt.Sprintf(" (the topology does not have %s)", few(lost))
+	}
+	return fmt.Errorf("%d of %d targets are outside of the job's failure domains (%s), and %d are wanted%s; plan for fewer targets or fewer nodes, or without --strict: %w",
+		apart, p.available, strings.Join(p.inv.Domains, ", "), p.want, unknown, ErrShared)
 }
 
 // plan writes a solution down: classes become hosts and targets again.
@@ -177,11 +183,27 @@ func (p *Plan) warn(ignored int) {
 	if p.Kind == Spread {
 		say("targets outside of all of the job's domains are too few: each rank is apart from its own target, but one failure may end ranks and take the data of others")
 	}
+	var targets []site.Target
+	for _, t := range p.Targets {
+		targets = append(targets, t.Target)
+	}
+	if lost := p.lostOf(p.job.Hosts, targets); len(lost) > 0 {
+		say("the topology does not have %s: whether a switch fails with ranks and their data is not known there", few(lost))
+	}
 	for _, t := range p.Targets {
 		if t.Health != site.OK {
 			say("target %s is %s", t.Name, t.Health)
 		}
 	}
+}
+
+// few names the first of a list.
+func few(names []string) string {
+	const most = 4
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // shared returns how many ranks have their target on their own node.

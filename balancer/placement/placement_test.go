@@ -92,9 +92,9 @@ func TestPlans(t *testing.T) {
 			[]string{"st2", "st3"}, "0*6,1*2", 6*3 + 2*4},
 		{"by need", targets(st(2, ", bandwidth: 1GB"), st(3, ", bandwidth: 1GB")), Job{Hosts: hosts(15, "cn1"), RankBandwidth: 100e6}, Apart, []string{"switch", "node"},
 			[]string{"st2", "st3"}, "", 0},
-		{"by room", targets(st(2, ", capacity: 2GB"), st(3, ", capacity: 20GB")), Job{Hosts: hosts(6, "cn1"), Targets: 2, RankCapacity: 1e9}, Apart, []string{"switch", "node"},
+		{"by capacity", targets(st(2, ", capacity: 2GB"), st(3, ", capacity: 20GB")), Job{Hosts: hosts(6, "cn1"), Targets: 2, RankCapacity: 1e9}, Apart, []string{"switch", "node"},
 			[]string{"st2", "st3"}, "0*2,1*4", 2*3 + 4*4},
-		{"the one with room", targets(st(2, ", capacity: 2GB"), st(3, ", capacity: 20GB")), Job{Hosts: hosts(6, "cn1"), Targets: 1, RankCapacity: 1e9}, Apart,
+		{"the one with enough capacity", targets(st(2, ", capacity: 2GB"), st(3, ", capacity: 20GB")), Job{Hosts: hosts(6, "cn1"), Targets: 1, RankCapacity: 1e9}, Apart,
 			[]string{"switch", "node"}, []string{"st3"}, "0*6", 6 * 4},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -224,7 +224,7 @@ func randomSite(r *rand.Rand, word string) (*topology.Topology, *site.Inventory,
 	return topo, inv, job
 }
 
-// exact returns the least sum of distances of all placements of equal loads on a choice of targets, of which allowed says which host may use
+// exact returns the least sum of what ranks cost, which is their distances where all domains are kept, of all placements of equal loads on a choice of targets, of which allowed says which host may use
 // which; ok is false where there is none.
 func exact(p *problem, allowed func(h, d int) bool) (best int, ok bool) {
 	var devices []int // a class for each target
@@ -276,7 +276,7 @@ func cheapest(p *problem, ranks, taken []int, allowed func(h, d int) bool) (int,
 				}
 				l := []byte(loads)
 				l[i]++
-				c := cost + p.hops(h, d)
+				c := cost + int(p.near(h, d))
 				if old, ok := next[string(l)]; !ok || c < old {
 					next[string(l)] = c
 				}
@@ -291,6 +291,17 @@ func cheapest(p *problem, ranks, taken []int, allowed func(h, d int) bool) (int,
 		}
 	}
 	return best, ok
+}
+
+// costOf is the same sum for a plan.
+func costOf(p *problem, plan *Plan) (cost int) {
+	for _, s := range plan.Shares {
+		d := slices.IndexFunc(p.devices, func(d deviceClass) bool {
+			return slices.ContainsFunc(d.targets, func(t *site.Target) bool { return t.Name == plan.Targets[s.Target].Name })
+		})
+		cost += s.Ranks * int(p.near(p.hostClass[s.Host], d))
+	}
+	return cost
 }
 
 // factor is how much more than the least sum of distances a plan costs at most: the targets are chosen greedily.
@@ -309,11 +320,11 @@ func TestAgainstExactSearch(t *testing.T) {
 		plan, err := New(job, net, inv)
 		require.NoError(t, err)
 		check(t, plan, job)
-		least, most := plan.Ranks(), 0
+		lowest, highest := plan.Ranks(), 0
 		for _, target := range plan.Targets {
-			least, most = min(least, target.Ranks), max(most, target.Ranks)
+			lowest, highest = min(lowest, target.Ranks), max(highest, target.Ranks)
 		}
-		require.LessOrEqual(t, most-least, 1, one)
+		require.LessOrEqual(t, highest-lowest, 1, one)
 
 		p, err := newProblem(job, net, inv)
 		require.NoError(t, err)
@@ -331,8 +342,9 @@ func TestAgainstExactSearch(t *testing.T) {
 			}
 			require.Equal(t, append(slices.Clone(inv.Domains[ignored:]), site.Node), plan.Domains, one)
 			require.Equal(t, isApart, plan.Kind == Apart, one)
-			require.LessOrEqual(t, float64(plan.Hops), factor*float64(best), one)
-			worst = max(worst, float64(plan.Hops)/float64(best))
+			cost := costOf(p, plan)
+			require.LessOrEqual(t, float64(cost), factor*float64(best), one)
+			worst = max(worst, float64(cost)/float64(best))
 			break
 		}
 		job.Strict = true
@@ -355,4 +367,57 @@ func TestAgainstExactSearch(t *testing.T) {
 		require.Equal(t, plan.Shares, renamed.Shares, one)
 	}
 	t.Logf("the costliest plan has %.2f times the least distances", worst)
+}
+
+// Where racks have unequal numbers of ranks not all can be kept apart from their data. Those that can are.
+func TestUnequalRacks(t *testing.T) {
+	st := func(n int) string { return fmt.Sprintf("name: st%d, target: file:%d, node: st%d", n, n, n) }
+	net, inv := read(t, cluster, targets(st(1), st(2)))
+	p, err := New(Job{Hosts: []Host{{"cn1", 3}, {"cn2", 3}, {"cn3", 2}, {"cn4", 2}}, Targets: 2}, net, inv)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"node"}, p.Domains)
+	both := 0
+	for _, f := range p.Failures() {
+		if f.Kind == site.Switch {
+			both += f.Both
+		}
+	}
+	assert.Equal(t, 1, both, "of six ranks in a rack one has to have its data there")
+}
+
+// A node that is mistyped, or renamed, is told: it may be at any switch.
+func TestNotInTheTopology(t *testing.T) {
+	const st1, st9 = "name: st1, target: file:1, node: st1", "name: st9, target: file:9, node: st9"
+	for _, c := range []struct {
+		what, net, inventory string
+		host                 string
+		strict               bool
+		told                 string // "": nothing
+		refused              bool
+	}{
+		{"a target", cluster, targets(st9), "cn3", false, "does not have st9 of target st9: ", false},
+		{"a target, strict", cluster, targets(st9), "cn3", true, "does not have st9 of target st9)", true},
+		{"another target, strict", cluster, targets(st9, st1), "cn3", true, "", false},
+		{"a node", cluster, targets(st1), "cn9", false, "does not have node cn9: ", false},
+		{"a node, strict", cluster, targets(st1), "cn9", true, "does not have node cn9)", true},
+		{"switches do not matter", cluster, "failure-domains: [power]\n" + targets(st9), "cn9", true, "", false},
+		{"there are no switches", "", targets(st9), "cn9", true, "", false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			net, inv := read(t, c.net, c.inventory)
+			p, err := New(Job{Hosts: hosts(1, c.host), Targets: 1, Strict: c.strict}, net, inv)
+			if c.refused {
+				require.ErrorIs(t, err, ErrShared)
+				require.ErrorContains(t, err, c.told)
+				return
+			}
+			require.NoError(t, err)
+			if c.told == "" {
+				assert.Empty(t, p.Warnings)
+				return
+			}
+			require.Len(t, p.Warnings, 1)
+			assert.Contains(t, p.Warnings[0], c.told)
+		})
+	}
 }

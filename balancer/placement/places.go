@@ -1,7 +1,10 @@
 package placement
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
+	"slices"
 
 	"nvmecr/balancer/site"
 	"nvmecr/balancer/topology"
@@ -43,4 +46,25 @@ func (p places) locate(node, atSwitch string, domains map[string]string) where {
 		w.domains = append(w.domains, value)
 	}
 	return w
+}
+
+// lost reports whether it is not known which switch a place shares with others, although that matters: the topology, which has nodes, does not have
+// this one.
+func (p places) lost(w where) bool {
+	return w.at < 0 && p.net.Nodes() > 0 && slices.Contains(p.inv.Domains, site.Switch)
+}
+
+// lostOf returns what the topology does not have of some hosts and targets.
+func (p places) lostOf(hosts []Host, targets []site.Target) (names []string) {
+	for _, h := range hosts {
+		if p.lost(p.host(h.Name)) {
+			names = append(names, "node "+h.Name)
+		}
+	}
+	for _, t := range targets {
+		if p.lost(p.target(&t)) {
+			names = append(names, fmt.Sprintf("%s of target %s", cmp.Or(t.Node, t.Switch, "the node"), t.Name))
+		}
+	}
+	return names
 }

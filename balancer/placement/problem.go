@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"nvmecr/balancer/site"
@@ -46,7 +47,7 @@ type hostClass struct {
 type deviceClass struct {
 	where
 	targets []*site.Target // the ones to take first come first
-	most    int            // ranks that one has room for
+	limit   int            // ranks that one can take
 }
 
 func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem, error) {
@@ -105,19 +106,19 @@ func (p *problem) classify(own map[string]bool) {
 		if own[t.Node] {
 			w.node = t.Node
 		}
-		most := p.ranks
+		limit := p.ranks
 		if p.job.RankCapacity > 0 && t.Capacity > 0 {
-			most = int(min(t.Capacity/p.job.RankCapacity, nvmf.Bytes(p.ranks)))
+			limit = int(min(t.Capacity/p.job.RankCapacity, nvmf.Bytes(p.ranks)))
 		}
-		if most == 0 {
+		if limit == 0 {
 			continue
 		}
-		key := fmt.Sprintf("%s\x00%d\x00%d\x00%d\x00%s", w.key(), most, t.Bandwidth, t.Load, t.Health)
+		key := fmt.Sprintf("%s\x00%d\x00%d\x00%d\x00%s", w.key(), limit, t.Bandwidth, t.Load, t.Health)
 		c, ok := classes[key]
 		if !ok {
 			c = len(p.devices)
 			classes[key] = c
-			p.devices = append(p.devices, deviceClass{where: w, most: most})
+			p.devices = append(p.devices, deviceClass{where: w, limit: limit})
 		}
 		p.devices[c].targets = append(p.devices[c].targets, t)
 		p.available++
@@ -164,6 +165,9 @@ func (p *problem) measure() {
 				p.far = max(p.far, hops+2)
 			}
 			p.clash[h][d] = clash(p.hosts[h].where, p.devices[d].where)
+			if p.job.Strict && (p.lost(p.hosts[h].where) || p.lost(p.devices[d].where)) {
+				p.clash[h][d] |= 1 << slices.Index(p.inv.Domains, site.Switch)
+			}
 		}
 	}
 	for h := range p.hosts {

@@ -74,11 +74,11 @@ func TestLargeJob(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, kind, p.Kind)
 		check(t, p, job)
-		least, most := p.Ranks(), 0
+		lowest, highest := p.Ranks(), 0
 		for _, target := range p.Targets {
-			least, most = min(least, target.Ranks), max(most, target.Ranks)
+			lowest, highest = min(lowest, target.Ranks), max(highest, target.Ranks)
 		}
-		require.LessOrEqual(t, most-least, 1)
+		require.LessOrEqual(t, highest-lowest, 1)
 		for _, s := range p.Shares {
 			rack, _, _ := strings.Cut(job.Hosts[s.Host].Name, "n")
 			require.False(t, strings.HasPrefix(p.Targets[s.Target].Node, rack+"s"))

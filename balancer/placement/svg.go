@@ -164,9 +164,9 @@ func (p *Plan) lines(d *drawing, left, right *column) {
 		ranks[k] += s.Ranks
 		shared[k] = shared[k] || p.sharesDomain(s)
 	}
-	most := 1
+	highest := 1
 	for _, n := range ranks {
-		most = max(most, n)
+		highest = max(highest, n)
 	}
 	for _, k := range order {
 		color := "#3377bb"
@@ -176,7 +176,7 @@ func (p *Plan) lines(d *drawing, left, right *column) {
 		x1, x2 := left.x+svgBox, right.x
 		y1, y2 := left.y[k.from], right.y[k.to]
 		d.printf(`<path d="M%d %d C%d %d %d %d %d %d" fill="none" stroke="%s" stroke-opacity="0.6" stroke-width="%.1f"><title>%d ranks</title></path>`+"\n",
-			x1, y1, x1+svgGap/2, y1, x2-svgGap/2, y2, x2, y2, color, 1+5*float64(ranks[k])/float64(most), ranks[k])
+			x1, y1, x1+svgGap/2, y1, x2-svgGap/2, y2, x2, y2, color, 1+5*float64(ranks[k])/float64(highest), ranks[k])
 	}
 }
 

@@ -9,7 +9,7 @@
 //	targets:
 //	  - name: st1a
 //	    target: trtype:TCP traddr:10.0.0.1 subnqn:nqn.2014-08.org.example:st1a ns:1
-//	    admin: [ssh, st1, nvmecr, admin, --provisioner, "nvmecr:/run/nvmecr.sock"]  # makes namespaces for jobs, see package slurm
+//	    admin: [ssh, root@st1, nvmecr, admin, --provisioner, "nvmecr:/run/nvmecr.sock"]  # makes namespaces for jobs, see package slurm
 //	    node: st1             # in the topology; or switch: the switch that it is at
 //	    capacity: 3.2TB       # that may be given to jobs
 //	    bandwidth: 2.4GB      # for writing, each second
@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 	"go.yaml.in/yaml/v3"
@@ -144,7 +145,7 @@ func Parse(data []byte) (*Inventory, error) {
 			i.nodes[name] = n.Domains
 		}
 	}
-	seen := make(map[string]bool)
+	seen, admins := make(map[string]bool), make(map[string]string)
 	for _, t := range f.Targets {
 		target := Target{t.Name, t.Target, t.Admin, t.Node, t.Switch, nvmf.Bytes(t.Capacity), nvmf.Bytes(t.Bandwidth), t.Domains, t.Load, t.Health}
 		if target.Health == "" {
@@ -153,6 +154,10 @@ func Parse(data []byte) (*Inventory, error) {
 		if err := target.check(seen); err != nil {
 			return nil, err
 		}
+		if other, taken := admins[strings.Join(t.Admin, " ")]; taken && len(t.Admin) > 0 {
+			return nil, fmt.Errorf("targets %s and %s have the same admin command: %w", other, t.Name, ErrInventory)
+		}
+		admins[strings.Join(t.Admin, " ")] = t.Name
 		i.Targets = append(i.Targets, target)
 	}
 	return i, i.checkDomains()

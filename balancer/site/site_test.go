@@ -54,6 +54,7 @@ func TestParseRefuses(t *testing.T) {
 		"version: 1\ntargets: [{name: a, target: tcp:b}]":                             "unknown key",
 		"version: 1\ntargets: [{name: a, target: file:b}, {name: a, target: file:c}]": "twice",
 		"version: 1\ntargets: [{name: a, target: file:b, capacity: much}]":            "not a size",
+		"version: 1\ntargets: [{name: a, admin: [x, y]}, {name: b, admin: [x, y]}]":   "a and b have the same admin command",
 		"version: 1\ntargets: [{name: a, target: file:b, health: fine}]":              "health",
 		"version: 1\ntargets: [{name: a, target: file:b, load: -1}]":                  "load",
 		"version: 1\nfailure-domains: [switch]\nnodes: [{names: a, domains: {p: 1}}]": "does not have p",

@@ -43,9 +43,12 @@ func Load(path string) (*Topology, error) {
 	}
 	parse := ParseConf
 	if slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(path)) {
-		parse = ParseYAML
+		parse = parseYAML
 	}
 	t, err := parse(data)
+	if err == nil && len(t.switches) > 0 && len(t.nodes) == 0 {
+		err = fmt.Errorf("no switch has nodes, as if their word were mistyped: %w", ErrTopology)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -90,7 +90,7 @@ func TestTree(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	for _, parse := range []func() (*Topology, error){
 		func() (*Topology, error) { return ParseConf([]byte(blockConf)) },
-		func() (*Topology, error) { return ParseYAML([]byte(blockYAML)) },
+		func() (*Topology, error) { return parseYAML([]byte(blockYAML)) },
 	} {
 		net, err := parse()
 		require.NoError(t, err)
@@ -131,9 +131,23 @@ func TestRefuses(t *testing.T) {
 		"- topology: a\n":                "neither tree",
 		"a: [":                           "network topology",
 	} {
-		_, err := ParseYAML([]byte(text))
+		_, err := parseYAML([]byte(text))
 		assert.ErrorContains(t, err, says, text)
 	}
+}
+
+// Unknown words are passed over, as those of later versions of Slurm are. A file of which no node is left by that is no topology.
+func TestNoNodes(t *testing.T) {
+	for name, text := range map[string]string{"a.conf": "SwitchName=a Node=n1\n", "a.yaml": "- topology: a\n  tree: {switches: [{switch: a, node: n1}]}\n"} {
+		path := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := Load(path)
+		require.ErrorIs(t, err, ErrTopology)
+		require.ErrorContains(t, err, "no switch has nodes")
+	}
+	none, err := Load(os.DevNull)
+	require.NoError(t, err, "a site without switches to tell apart")
+	assert.Zero(t, none.Nodes())
 }
 
 func FuzzParse(f *testing.F) {
@@ -141,7 +155,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, parse := range []func([]byte) (*Topology, error){ParseConf, ParseYAML} {
+		for _, parse := range []func([]byte) (*Topology, error){ParseConf, parseYAML} {
 			if net, err := parse(data); err == nil && len(net.switches) < 100 {
 				for a := range net.switches {
 					_, _ = net.Hops(a, 0) // it ends

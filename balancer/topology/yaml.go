@@ -25,8 +25,8 @@ type definition struct {
 	}
 }
 
-// ParseYAML reads topology.yaml(5): the topology that is the cluster's default, or the only one.
-func ParseYAML(data []byte) (*Topology, error) {
+// parseYAML reads topology.yaml(5): the topology that is the cluster's default, or the only one.
+func parseYAML(data []byte) (*Topology, error) {
 	var all []definition
 	if err := yaml.Unmarshal(data, &all); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrTopology, err)

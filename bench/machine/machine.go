@@ -1,7 +1,7 @@
-// Package machine describes the machine that an experiment ran on, so that a
-// reader can tell what its numbers are worth elsewhere.
+// Package machine describes the machine that an experiment ran on, so that a reader can judge what
+// its numbers mean elsewhere.
 //
-// What cannot be found out is left out. Safe for concurrent use.
+// Unknown values are left out. Safe for concurrent use.
 package machine
 
 import (
@@ -24,9 +24,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// Describe returns what this machine is and which of the programs that take
-// part are there. It starts each of them once to ask for its version, for at
-// most two seconds.
+// Describe returns the properties of this machine, and the versions of the programs that take part.
+// It starts each program once to ask for its version, for at most two seconds.
 func Describe(ctx context.Context) []result.Fact {
 	s := system{root: "/", ask: ask}
 	var facts []result.Fact
@@ -64,7 +63,7 @@ func (s system) read(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// field returns what follows "name:" at the start of a line of a file.
+// field returns the text behind "name:" at the start of a line of a file.
 func (s system) field(path, name string) string {
 	for line := range strings.Lines(s.read(path)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
@@ -74,8 +73,8 @@ func (s system) field(path, name string) string {
 	return ""
 }
 
-// cpu names the processors, usable of them for this process, and says what
-// makes their speed uncertain.
+// cpu names the processors, of which this process can use usable, and what makes their speed
+// uncertain.
 func (s system) cpu(usable int) string {
 	model := cmp.Or(s.field("proc/cpuinfo", "model name"), s.field("proc/cpuinfo", "Model"), "unknown model")
 	parts := []string{fmt.Sprintf("%s, %d usable", model, usable)}
@@ -97,7 +96,7 @@ func (s system) cpu(usable int) string {
 	return strings.Join(parts, ", ")
 }
 
-// caches lists those of the first processor.
+// caches lists the caches of the first processor.
 func (s system) caches() string {
 	var parts []string
 	for i := 0; ; i++ {
@@ -139,8 +138,8 @@ func (s system) distribution() string {
 	return ""
 }
 
-// congestion names the sockets' congestion control and the system's: pacing
-// ones halve a loopback's bandwidth.
+// congestion names the congestion control of nvmecr's sockets and of the system. One with pacing
+// halves the bandwidth of a loopback interface.
 func (s system) congestion() string {
 	system := s.read("proc/sys/net/ipv4/tcp_congestion_control")
 	if system == "" {
@@ -158,7 +157,7 @@ func (s system) load() string {
 	return one
 }
 
-// A program is one that takes part if it is installed.
+// A program takes part if it is installed.
 type program struct {
 	name string
 	argv []string
@@ -174,8 +173,8 @@ var programs = []program{
 
 var number = regexp.MustCompile(`[0-9]+\.[0-9][0-9.a-z]*`)
 
-// version returns a program's version: the first number with a point in what it
-// says; "installed" if there is none, "not in PATH".
+// version returns a program's version: the first number with a point in its output; "installed" if
+// there is none, or "not in PATH".
 func (s system) version(ctx context.Context, p program) string {
 	said := s.ask(ctx, p.argv[0], p.argv[1:]...)
 	if said == "" {
@@ -192,7 +191,7 @@ func ask(ctx context.Context, name string, args ...string) string {
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// One that ends with an error, for want of a version to tell, is there.
+	// A program that fails because it has no option for its version is installed all the same.
 	if err := cmd.Run(); err != nil && cmd.Process == nil {
 		return ""
 	}

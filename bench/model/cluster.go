@@ -10,13 +10,14 @@ import (
 	"nvmecr/balancer/topology"
 )
 
-// A cluster for placements that know where nodes are: racks with nodes of coresOfNode ranks, which a job fills in order, and the targets in the same racks.
+// A cluster for placements that use the topology: racks with nodes of coresOfNode ranks, which a
+// job fills in order, and targets in the same racks.
 const (
 	racks       = 4
 	coresOfNode = 28
 )
 
-// plan is what the balancer makes for a job on the cluster.
+// plan returns the balancer's plan for a job on the cluster.
 func plan(ranks, targets int) (*placement.Plan, error) {
 	nodes := (ranks + coresOfNode - 1) / coresOfNode
 	var conf, inv strings.Builder
@@ -64,7 +65,7 @@ func planned(ranks, targets int, size uint64, _ uint64) []uint64 {
 	loads := make([]uint64, targets)
 	p, err := plan(ranks, targets)
 	if err != nil {
-		return loads // no ranks: nothing is placed
+		return loads // without ranks nothing is placed
 	}
 	for i, t := range p.Targets {
 		loads[i] = uint64(t.Ranks) * size
@@ -72,7 +73,8 @@ func planned(ranks, targets int, size uint64, _ uint64) []uint64 {
 	return loads
 }
 
-// Sharing returns which part of the ranks has its data in its own rack: by the balancer's plan, by the rank's number, and by a hash of the file's name.
+// Sharing returns the part of the ranks with data in their own rack: by the balancer's plan, by the
+// rank's number, and by a hash of the file's name.
 func Sharing(ranks, targets int, trial uint64) (byPlan, byRank, byHash float64, err error) {
 	p, err := plan(ranks, targets)
 	if err != nil {

@@ -12,30 +12,28 @@ import (
 // A Fabric is the hardware between ranks and their data, in bytes per second.
 type Fabric struct {
 	Name           string
-	Target         float64 // what one target's medium takes
-	TargetLink     float64 // the network of the node it is in, for each target
-	NodeLink       float64 // the network of a node with ranks
+	Target         float64 // bandwidth of one target's medium
+	TargetLink     float64 // network bandwidth of its node, for each target
+	NodeLink       float64 // network bandwidth of a node with ranks
 	RanksPerNode   int
 	Latency        time.Duration // of a small message between two ranks, one way
 	RanksPerTarget int
 }
 
-// PaperFabric is the paper's cluster (section IV.A), with as many ranks for
-// each target as it recommends at most (section III.F), and the bandwidth of
-// an SSD that it names (section I). The latency is a usual one of EDR
-// InfiniBand; the paper has none.
+// PaperFabric is the paper's cluster (section IV.A). It has the largest number of ranks for each
+// target that the paper recommends (section III.F), and the bandwidth of an SSD that it names
+// (section I). The latency is usual for EDR InfiniBand; the paper has none.
 var PaperFabric = Fabric{
 	Name:   "100 Gbit/s EDR, 28 ranks a node, 112 ranks for each SSD of 2.5 GB/s, one SSD a node",
 	Target: 2.5e9, TargetLink: 12.5e9, NodeLink: 12.5e9,
 	RanksPerNode: 28, RanksPerTarget: 112, Latency: 2 * time.Microsecond,
 }
 
-// FabricSyntax is what ParseFabric reads.
+// FabricSyntax is an example for ParseFabric.
 const FabricSyntax = "target=2.5G link=12.5G node=12.5G ranks-per-node=28 ranks-per-target=112 latency=2us"
 
-// ParseFabric reads words such as those of FabricSyntax: bandwidths in bytes a
-// second, as sizes are written. What is not named is the paper's. The error
-// names the word.
+// ParseFabric reads words such as those of FabricSyntax: bandwidths in bytes per second, written
+// like sizes. Values that are not named are the paper's. The error names the word.
 func ParseFabric(text string) (Fabric, error) {
 	f := PaperFabric
 	if strings.TrimSpace(text) == "" {
@@ -77,8 +75,7 @@ func (f *Fabric) set(name, value string) error {
 	return fmt.Errorf("is none")
 }
 
-// bandwidth reads a number with K, M, G or T: thousands, as networks and SSDs
-// count.
+// bandwidth reads a number with K, M, G or T: powers of 1000, as for networks and SSDs.
 func bandwidth(text string) (float64, error) {
 	number := strings.TrimRight(text, "KMGT")
 	factor := map[string]float64{"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[text[len(number):]]

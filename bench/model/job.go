@@ -6,77 +6,72 @@ import (
 	"time"
 )
 
-// Costs are what was measured on one machine.
+// Costs are the values measured on one machine.
 type Costs struct {
-	// RankMessages and RankBytes are the PDUs of one rank from its connection
-	// to its mount on a formatted target, both ways.
+	// RankMessages and RankBytes count the PDUs of one rank, in both directions, from its
+	// connection to its mount on a formatted target.
 	RankMessages int
 	RankBytes    uint64
-	// FormatMessages are those of the rank that formats a target, beside.
+	// FormatMessages counts the additional PDUs of the rank that formats a target.
 	FormatMessages int
-	// Alone is the time from connection to mount of a rank alone; Each is by how
-	// much that grows with each rank that does the same at the same time on
-	// the same target.
-	Alone, Each time.Duration
-	// Format is how long it takes to make a target's table, for each of its
-	// ranks; FormatBase, what does not depend on them.
+	// MountOne is the time from connection to mount of one rank. MountEach is the additional time
+	// for each rank that does the same at the same time on the same target.
+	MountOne, MountEach time.Duration
+	// Format is the time to make a target's table, for each of its ranks. FormatBase is the part
+	// that does not depend on them.
 	FormatBase, Format time.Duration
-	// Poll is how often the others look whether that is done.
+	// Poll is the interval at which the other ranks look for the table.
 	Poll time.Duration
-	// Home is how long the balancer takes for one rank.
+	// Home is the balancer's time for one rank.
 	Home time.Duration
-	// Index is of the index of a job's tree.
+	// Index has the costs of the index of a job's tree.
 	Index IndexCosts
-	// Efficiency is what share of the hardware's bandwidth an application
-	// gets.
+	// Efficiency is the share of the hardware's bandwidth that an application gets.
 	Efficiency float64
 }
 
-// A Job is what is started.
+// A Job is a job to be predicted.
 type Job struct {
 	Ranks int
 	Size  uint64 // bytes that each rank writes in one checkpoint
 }
 
-// A Prediction is what the start and a checkpoint of a job cost.
+// A Prediction has the costs of the start and of a checkpoint of a job.
 type Prediction struct {
 	Ranks, Targets int
-	// Fullest is how many ranks the fullest target has.
+	// Fullest is the number of ranks on the fullest target.
 	Fullest int
-	// Collectives are messages of MPI at the start, Depth how many of them
-	// follow one another.
+	// Collectives counts MPI messages at the start. Depth is the number of them in sequence.
 	Collectives uint64
 	Depth       int
-	// Messages are NVMe/TCP PDUs at the start, of all ranks; TargetMessages
-	// those that the fullest target sees.
+	// Messages counts the NVMe/TCP PDUs of all ranks at the start, TargetMessages those of the
+	// fullest target.
 	Messages, TargetMessages uint64
-	// Start is from MPI_Init to the mount of the last rank, the first time,
-	// when the targets are formatted as well; Restart is that of a later run.
+	// Start is the time from MPI_Init to the mount of the last rank at the first start, which also
+	// formats the targets. Restart is that of a later run.
 	Start, Restart time.Duration
-	// Balance is the balancer's time for all ranks on one core; each rank
-	// only computes its own.
+	// Balance is the balancer's time for all ranks on one core. A rank computes only its own home.
 	Balance time.Duration
-	// BalanceBytes is what a rank holds of the mapping.
+	// BalanceBytes is the memory of the mapping in a rank.
 	BalanceBytes uint64
-	// TableBytes are written to each target for its table.
+	// TableBytes is the size of the table that is written to each target.
 	TableBytes uint64
-	// Checkpoint is how long the slowest rank writes.
+	// Checkpoint is the time in which the slowest rank writes.
 	Checkpoint time.Duration
-	// Limit names what limits it.
+	// Limit names the bottleneck of a checkpoint.
 	Limit string
 }
 
-// collectives is how many of MPI's MPI_Init adds: one that makes MPI_COMM_CR,
-// one in which all agree that they have mounted.
+// collectives is the number of MPI collectives in MPI_Init: one makes MPI_COMM_CR, and in one all
+// ranks agree that they have mounted.
 const collectives = 2
 
-// Predict computes what a job costs.
+// Predict computes the costs of a job.
 //
-// The start has three parts: collectives of MPI, whose messages follow one
-// another log2 of the ranks deep; the ranks of one target, which connect to it
-// at the same time, while other targets do the same beside; and, at the first
-// start, the rank that formats a target before the others find its table.
-// Nothing else of it depends on the number of ranks.
+// The start has three parts: collectives of MPI, with a depth of log2 of the ranks; the ranks of
+// one target, which connect to it at the same time, while other targets do the same in parallel;
+// and, at the first start, the rank that formats a target before the others find its table. No
+// other part of the start depends on the number of ranks.
 func (j Job) Predict(f Fabric, c Costs) Prediction {
 	o := Prediction{Ranks: j.Ranks, Targets: max(1, ceilDiv(j.Ranks, f.RanksPerTarget))}
 	o.Fullest = ceilDiv(j.Ranks, o.Targets)
@@ -84,7 +79,7 @@ func (j Job) Predict(f Fabric, c Costs) Prediction {
 	o.Collectives = uint64(j.Ranks) * uint64(o.Depth)
 	o.Messages = uint64(j.Ranks)*uint64(c.RankMessages) + uint64(o.Targets)*uint64(c.FormatMessages)
 	o.TargetMessages = uint64(o.Fullest)*uint64(c.RankMessages) + uint64(c.FormatMessages)
-	o.Restart = time.Duration(o.Depth)*f.Latency + c.Alone + time.Duration(o.Fullest-1)*c.Each
+	o.Restart = time.Duration(o.Depth)*f.Latency + c.MountOne + time.Duration(o.Fullest-1)*c.MountEach
 	o.Start = o.Restart + c.FormatBase + time.Duration(o.Fullest)*c.Format
 	if o.Fullest > 1 {
 		o.Start += c.Poll
@@ -96,9 +91,9 @@ func (j Job) Predict(f Fabric, c Costs) Prediction {
 	return o
 }
 
-// What a rank holds: the mapping, and the ranks it shares a target with while
-// MPI_COMM_CR is made. The table: two copies, a header and an entry for each
-// rank. The test compares these with the code they are of.
+// The memory of a rank: the mapping, and the ranks of its target while MPI_COMM_CR is made. The
+// table: two copies, each with a header and an entry for each rank. A test compares these constants
+// with the code.
 const (
 	mappingBytes = 32
 	sharerBytes  = 8
@@ -111,8 +106,8 @@ func tableBytes(entries int) uint64 {
 	return 2 * (headerBytes + (uint64(entries)*entryBytes+page-1)/page*page)
 }
 
-// checkpoint: the narrowest part of the way decides, for the fullest target
-// and a full node.
+// checkpoint computes the time of a checkpoint from the narrowest part of the path, for the fullest
+// target and a full node.
 func (o *Prediction) checkpoint(j Job, f Fabric, c Costs) {
 	onTarget := float64(o.Fullest) * float64(j.Size)
 	onNode := float64(min(j.Ranks, f.RanksPerNode)) * float64(j.Size)

@@ -106,7 +106,7 @@ func TestJump(t *testing.T) {
 	}
 }
 
-var costs = Costs{RankMessages: 60, RankBytes: 9000, FormatMessages: 300, Alone: 3 * time.Millisecond, Each: 100 * time.Microsecond,
+var costs = Costs{RankMessages: 60, RankBytes: 9000, FormatMessages: 300, MountOne: 3 * time.Millisecond, MountEach: 100 * time.Microsecond,
 	FormatBase: 2 * time.Millisecond, Format: time.Microsecond, Poll: 20 * time.Millisecond, Home: 10 * time.Nanosecond, Efficiency: 0.95}
 
 func TestPredict(t *testing.T) {
@@ -140,7 +140,7 @@ func TestPredictScales(t *testing.T) {
 		assert.LessOrEqual(t, o.Fullest, PaperFabric.RanksPerTarget)
 		assert.GreaterOrEqual(t, o.Targets*o.Fullest, n)
 		assert.GreaterOrEqual(t, o.Messages, last.Messages)
-		assert.GreaterOrEqual(t, o.Restart, last.Restart-time.Duration(last.Fullest)*costs.Each)
+		assert.GreaterOrEqual(t, o.Restart, last.Restart-time.Duration(last.Fullest)*costs.MountEach)
 		assert.Greater(t, o.Start, o.Restart)
 		if n > 1000 {
 			grown := o.Restart - last.Restart

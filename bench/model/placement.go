@@ -1,11 +1,9 @@
-// Package model computes what this machine is too small to measure: where a
-// million ranks put their data, what that does to the slowest target, and
-// what the start of such a job costs.
+// Package model computes what this machine is too small to measure: where a million ranks put their
+// data, the load of the slowest target, and the cost of starting such a job.
 //
-// Nothing here measures. Numbers that can be measured on a small machine come
-// in as Costs, those of the fabric as a Fabric, so that a reader can see which
-// is which and put in his own. Everything is deterministic: what is random
-// takes a seed.
+// Nothing here is measured. Values that can be measured on a small machine are parameters (Costs),
+// as are those of the fabric (Fabric), so that a reader can tell them apart and use other values.
+// All results are deterministic: random choices take a seed.
 //
 // All functions are pure and safe for concurrent use.
 package model
@@ -19,17 +17,16 @@ import (
 	"nvmecr/balancer"
 )
 
-// A Placement decides which of a job's targets take how much. Each rank writes
-// one file of size bytes, as in the N-N pattern; the result has a sum for each
-// target. trial is another directory of files, or another job: a placement
-// that goes by names gives another result.
+// A Placement decides how much data each target of a job gets. Each rank writes one file of size
+// bytes, as in the N-N pattern. The result has the sum for each target. trial stands for another
+// directory of files, or another job: a placement by names gives another result for it.
 type Placement struct {
 	Name  string
 	About string // how it decides, in half a sentence
 	Place func(ranks, targets int, size uint64, trial uint64) []uint64
 }
 
-// The placements that are compared. The first is nvmecr's.
+// Placements are compared with each other. The first one is nvmecr's.
 var Placements = []Placement{
 	{"round robin", "nvmecr without a site's inventory: rank r has target r mod T", roundRobin},
 	{"hash ranges", "as GlusterFS: a hash of the file's name falls into one of T equal ranges", hashRanges},
@@ -38,7 +35,7 @@ var Placements = []Placement{
 	{"striping", "as OrangeFS: strips of 64 KiB over all targets, from one that the file's name decides", striping},
 }
 
-// Plan is nvmecr's where a site says where its targets are.
+// Plan is nvmecr's placement if the site describes the locations of its targets.
 var Plan = Placement{"plan", "nvmecr plan: targets outside of the ranks' racks, in equal loads", planned}
 
 func roundRobin(ranks, targets int, size uint64, _ uint64) []uint64 {
@@ -70,8 +67,8 @@ func jumpHash(ranks, targets int, size uint64, trial uint64) []uint64 {
 	return loads
 }
 
-// Jump is the jump consistent hash: which of n buckets a key is in. When n
-// grows by one, one key in n+1 moves, always into the new bucket.
+// Jump is the jump consistent hash: it returns the bucket of a key, of n. When n grows by one, one
+// key in n+1 moves, always into the new bucket.
 func Jump(key uint64, n int) int {
 	bucket, next := int64(-1), int64(0)
 	for next < int64(n) {
@@ -82,8 +79,8 @@ func Jump(key uint64, n int) int {
 	return int(bucket)
 }
 
-// ringPoints is how often each target is on the ring. More make the shares
-// more equal: their deviation goes with the root of it.
+// ringPoints is the number of points of each target on the ring. With more points the shares are
+// more equal: their deviation falls with the square root.
 const ringPoints = 100
 
 func hashRing(ranks, targets int, size uint64, trial uint64) []uint64 {
@@ -112,7 +109,7 @@ func hashRing(ranks, targets int, size uint64, trial uint64) []uint64 {
 	return loads
 }
 
-// strip is OrangeFS's default.
+// strip is the default of OrangeFS.
 const strip = 64 << 10
 
 func striping(ranks, targets int, size uint64, trial uint64) []uint64 {
@@ -152,17 +149,16 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// Slowest is the load of the fullest target over the mean: how many times
-// longer a checkpoint takes than with equal loads, where the targets are what
-// limits it. 1 for no load at all.
+// Slowest is the load of the fullest target divided by the mean: how many times as long as with
+// equal loads a checkpoint takes, if the targets are the bottleneck. 1 if there is no load.
 func Slowest(loads []uint64) float64 {
-	sum, most := 0.0, uint64(0)
+	sum, highest := 0.0, uint64(0)
 	for _, l := range loads {
 		sum += float64(l)
-		most = max(most, l)
+		highest = max(highest, l)
 	}
 	if sum == 0 {
 		return 1
 	}
-	return float64(most) * float64(len(loads)) / sum
+	return float64(highest) * float64(len(loads)) / sum
 }

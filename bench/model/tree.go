@@ -2,36 +2,43 @@ package model
 
 import "time"
 
-// IndexCosts are what the index of a job's tree takes, measured on one machine. It answers one request after another.
+// IndexCosts are the costs of the index of a job's tree, measured on one machine. The index answers
+// one request after another.
 type IndexCosts struct {
-	// Trip is an empty round trip. Open is an open and a close for reading, Create an open that makes a file and its close,
-	// Publish what a close takes longer that tells of what was written, Hello an introduction and a farewell: of the index
-	// alone, when several ask.
+	// Trip is an empty round trip. Open is an open and a close for reading, Create an open that
+	// makes a file and its close, Publish the additional time of a close that publishes written
+	// ranges, Hello an introduction and a farewell. All are times of the index alone, while several
+	// clients ask.
 	Trip, Open, Create, Publish, Hello time.Duration
-	// Look is for each partition when the index starts, MountName for each name.
+	// Look is the time for each partition when the index starts, MountName that for each name.
 	Look, MountName time.Duration
 	// Name is the memory of a file with a range, in bytes.
 	Name float64
 }
 
-// hellos are how often a rank introduces itself when it starts: without a partition, and with its own.
+// hellos is how often a rank introduces itself at its start: once without a partition, and once
+// with its own.
 const hellos = 2
 
-// IndexShare is the part of a checkpoint's time that the index may add, by which the number of indexes is chosen.
+// IndexShare is the part of a checkpoint's time that the index may add. It determines the number of
+// indexes.
 const IndexShare = 0.1
 
-// A TreePrediction is what one tree costs a job.
+// A TreePrediction has the costs of one tree for a job.
 type TreePrediction struct {
 	Ranks int
-	// Open is until the last rank has opened a file for reading and closed it, if all do so at once; Create the same for
-	// a file that each makes, writes and closes, without the writing; Restart until each has read.
+	// Open is the time until the last rank has opened a file for reading and closed it, if all do
+	// so at once. Create is the same for a file that each rank makes, writes and closes, without
+	// the writing. Restart is the time until each rank has read.
 	Open, Create, Restart time.Duration
 	Memory                float64 // of the index, for the files given
-	// Indexes is how many processes would have to share the names for Create to take no more than IndexShare of a checkpoint.
+	// Indexes is the number of processes that would have to share the names so that Create takes at
+	// most IndexShare of a checkpoint.
 	Indexes int
 }
 
-// Tree computes what one tree costs the job that o is about, whose ranks have so many files each: with the one index that there is.
+// Tree computes the costs of one tree for the job of o, whose ranks have that many files each, with
+// the one index that exists today.
 func (o Prediction) Tree(c IndexCosts, files int) TreePrediction {
 	n, names := time.Duration(o.Ranks), float64(o.Ranks)*float64(files)
 	t := TreePrediction{Ranks: o.Ranks, Memory: names * c.Name}
@@ -39,8 +46,8 @@ func (o Prediction) Tree(c IndexCosts, files int) TreePrediction {
 	t.Create = 2*c.Trip + n*(c.Create+c.Publish)
 	t.Restart = time.Duration(names*float64(c.MountName)) + n*c.Look + o.Restart + n*(hellos*c.Hello+c.Open)
 	t.Indexes = 1
-	if most := time.Duration(IndexShare * float64(o.Checkpoint)); most > 0 {
-		t.Indexes = max(1, int((t.Create+most-1)/most))
+	if limit := time.Duration(IndexShare * float64(o.Checkpoint)); limit > 0 {
+		t.Indexes = max(1, int((t.Create+limit-1)/limit))
 	}
 	return t
 }

@@ -1,10 +1,10 @@
-// Package paper holds the numbers of the paper that the experiments are set
-// beside: Gugnani, Li, Lu, "NVMe-CR: A Scalable Ephemeral Storage Runtime for
-// Checkpoint/Restart with NVMe-over-Fabrics", IPDPS 2021.
+// Package paper has the numbers of the paper that the experiments are compared with: Gugnani, Li,
+// Lu, "NVMe-CR: A Scalable Ephemeral Storage Runtime for Checkpoint/Restart with
+// NVMe-over-Fabrics", IPDPS 2021.
 //
-// Only what its text and tables say is here. Most of its figures have more,
-// but only as points in a plot; reading those off would give numbers that
-// nobody published. Its machine is not ours: see Testbed.
+// The package has only numbers that the text and the tables state. Most figures show more, but only
+// as points in a plot; reading them off would give numbers that were not published. The paper's
+// machine is not ours: see Testbed.
 package paper
 
 import (
@@ -13,28 +13,28 @@ import (
 	"nvmecr/bench/result"
 )
 
-// Testbed is what the paper measured on (section IV.A).
+// Testbed is the cluster on which the paper measured (section IV.A).
 const Testbed = "8 storage nodes (28 cores, one Intel P4800X Optane SSD each), 16 compute nodes (28 cores), " +
 	"100 Gbit/s EDR InfiniBand, SPDK over RDMA, CoMD, 448 processes"
 
-// A Number is one of the paper's.
+// A Number is a number of the paper.
 type Number struct {
-	What   string // what it is the number of
+	What   string // what the number measures
 	Value  float64
 	Unit   result.Unit
-	Said   string // as the paper puts it
+	Said   string // in the words of the paper
 	Source string
 }
 
-// Beside is a claim: the number, and what was found here.
+// Beside is a claim: the number, and the result here.
 func (n Number) Beside(format string, a ...any) result.Claim {
 	return result.Claim{What: n.What, Paper: n.Said, Source: n.Source, Here: fmt.Sprintf(format, a...)}
 }
 
-// Cell is the number for a row of the paper's in a table.
+// Cell is the number in a row of the paper in a table.
 func (n Number) Cell() result.Cell { return result.In(n.Unit, n.Value) }
 
-// MB is what the paper's sizes count in.
+// MB is the unit of sizes in the paper.
 const MB = 1e6
 
 // The numbers, in the order of the paper.
@@ -61,7 +61,7 @@ var (
 	RemoteOverhead  = Number{"overhead of the remote SSD", 0.035, result.Percent, "below 3.5%", "section IV.F, Figure 8(a)"}
 	RemoteOverCrail = Number{"overhead of the remote SSD, beside Crail", 0, result.Plain, "5 to 10% lower", "section IV.F, Figure 8(a)"}
 
-	// The text does not say which of the two is of OrangeFS.
+	// The text does not say which of the two systems belongs to OrangeFS.
 	CreatesLess = Number{"creates at 448 processes, over the better of OrangeFS and GlusterFS", 7, result.Times, "7 times", "section IV.G, Figure 8(b)"}
 	CreatesMore = Number{"creates at 448 processes, over the other", 18, result.Times, "18 times", "section IV.G, Figure 8(b)"}
 
@@ -88,14 +88,14 @@ var (
 	ProgressGain         = Number{"progress rate, over the state of the art", 1.6, result.Times, "up to 1.6 times", "section V"}
 )
 
-// A Row is one of Table II: CoMD with multi-level checkpoints at 448 processes.
+// A Row is a row of Table II: CoMD with multi-level checkpoints at 448 processes.
 type Row struct {
 	What                      string
 	Unit                      result.Unit
 	OrangeFS, GlusterFS, Ours float64
 }
 
-// Beside is a claim: the row, and what was found here.
+// Beside is a claim: the row, and the result here.
 func (r Row) Beside(format string, a ...any) result.Claim {
 	return result.Claim{What: r.What, Source: "section IV.I, Table II", Here: fmt.Sprintf(format, a...),
 		Paper: fmt.Sprintf("%s (GlusterFS %s, OrangeFS %s)", r.Unit.Full(r.Ours), r.Unit.Full(r.GlusterFS), r.Unit.Full(r.OrangeFS))}

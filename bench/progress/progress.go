@@ -1,5 +1,5 @@
-// Package progress shows how far a long measurement is, on a terminal only: a
-// pipe or a file gets nothing.
+// Package progress shows the progress of a long measurement, on a terminal only: a pipe or a file
+// gets nothing.
 package progress
 
 import (
@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Bar is a line on the terminal that is drawn over and over and goes away in
-// the end. The zero Bar and a nil one show nothing. For one goroutine.
+// A Bar is a line on the terminal that is redrawn again and again, and removed at the end. The zero
+// Bar and a nil one show nothing. For one goroutine.
 //
-// It is drawn only when told to, so that nothing of it runs during a
-// measurement: tell it between two.
+// The bar is redrawn only by calls, so that nothing of it runs during a measurement: call it
+// between two.
 type Bar struct{ bar *progressbar.ProgressBar }
 
 // Start starts a bar on screen, if that is a terminal.
 func Start(screen *os.File) *Bar {
-	if !IsTerminal(screen) {
+	if !isTerminal(screen) {
 		return &Bar{}
 	}
 	return &Bar{progressbar.NewOptions(whole, progressbar.OptionSetWriter(screen), progressbar.OptionSetWidth(30),
@@ -26,19 +26,19 @@ func Start(screen *os.File) *Bar {
 		progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish())}
 }
 
-// whole is all of it, in the bar's steps.
+// whole is the length of the bar in steps.
 const whole = 1000
 
-// Show says what is being done, and which part of all is done, from 0 to 1.
+// Show shows the current step, and the finished part of the whole, from 0 to 1.
 func (b *Bar) Show(what string, part float64) {
 	if b != nil && b.bar != nil {
 		b.bar.Describe(what)
-		// That a bar cannot be drawn is no reason to stop. One that is full goes.
+		// A bar that cannot be drawn must not stop the measurement. A full bar would disappear.
 		_ = b.bar.Set(int(whole * min(max(part, 0), 0.999)))
 	}
 }
 
-// End takes the bar away.
+// End removes the bar.
 func (b *Bar) End() {
 	if b != nil && b.bar != nil {
 		_ = b.bar.Exit()
@@ -47,8 +47,8 @@ func (b *Bar) End() {
 	}
 }
 
-// IsTerminal says whether somebody may be watching f.
-func IsTerminal(f *os.File) bool {
+// isTerminal reports whether f is a terminal.
+func isTerminal(f *os.File) bool {
 	if f == nil {
 		return false
 	}

@@ -17,11 +17,11 @@ import (
 
 const fonts = "Liberation Sans, Arial, Helvetica, sans-serif"
 
-// A code is a colour that the drawing library takes for one; in the document
-// the name it stands for is put in its place.
+// A code is a placeholder for a colour, in the form that the drawing library takes. In the document
+// it is replaced by the name of the colour.
 type code uint8
 
-// RGBA is what color.Color asks for.
+// RGBA implements color.Color.
 func (c code) RGBA() (r, g, b, a uint32) { return color.RGBA{1, 1, uint8(c), 255}.RGBA() }
 
 func (c code) code() string { return fmt.Sprintf("#%02X%02X%02X", 1, 1, uint8(c)) }
@@ -45,8 +45,8 @@ var inks = func() map[string]code {
 	return m
 }()
 
-// light and dark are the two sets of colours. The series can be told apart by
-// people who see few colours, and lines have shapes beside.
+// light and dark are the two sets of colours. People with colour blindness can tell the series
+// apart, and lines also have shapes.
 var (
 	light = map[string]string{
 		"ink": "#1c2430", "soft": "#566070", "rule": "#e3e7ed", "mark": "#b3261e", "paper": "#7a828e",
@@ -71,8 +71,8 @@ func variables(set map[string]string) string {
 
 var variable = regexp.MustCompile(`var\(--([a-z0-9]+)\)`)
 
-// alone makes a document of its own of a plot, on white: not every program
-// that shows pictures knows the colours of its surroundings.
+// alone makes a plot a document of its own, on white: not every program that shows pictures knows
+// the colours of its background.
 func alone(svg string) string {
 	svg = variable.ReplaceAllStringFunc(svg, func(v string) string {
 		return light[variable.FindStringSubmatch(v)[1]]
@@ -82,7 +82,7 @@ func alone(svg string) string {
 		"\n", strings.Replace(svg[:open], "<svg ", fmt.Sprintf(`<svg width="%d" height="%d" `, plotWidth, plotHeight), 1), svg[open:])
 }
 
-// A look is how a series looks.
+// A look is the appearance of a series.
 type look struct {
 	line  draw.LineStyle
 	glyph draw.GlyphStyle
@@ -90,8 +90,8 @@ type look struct {
 
 var shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, diamond{}}
 
-// lookOf returns the look of series number i. The paper's have a colour of
-// their own, and the others count without them.
+// lookOf returns the look of series number i. Series of the paper have a colour of their own and do
+// not count for the others.
 func lookOf(series []result.Series, i int) look {
 	l := look{draw.LineStyle{Color: paper, Width: 1.4, Dashes: []vg.Length{4, 3}}, draw.GlyphStyle{Color: paper, Radius: 2.6, Shape: draw.RingGlyph{}}}
 	if series[i].Paper {
@@ -112,7 +112,7 @@ func lookOf(series []result.Series, i int) look {
 // diamond is a square on its corner.
 type diamond struct{}
 
-// DrawGlyph is what draw.GlyphDrawer asks for.
+// DrawGlyph implements draw.GlyphDrawer.
 func (diamond) DrawGlyph(c *draw.Canvas, s draw.GlyphStyle, at vg.Point) {
 	r := s.Radius * 1.2
 	c.SetColor(s.Color)

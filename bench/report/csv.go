@@ -9,9 +9,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// tableCSV returns a table for other programs: for each number the median, and where
-// it has a spread its ends, in the base unit (seconds, bytes, fractions) or the one
-// named in the head.
+// tableCSV returns a table for other programs. For each number it has the median and, if there is a
+// spread, its ends, in the base unit (seconds, bytes, fractions) or in the unit named in the head.
 func tableCSV(t result.Table) ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)

@@ -9,8 +9,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// Markdown writes the report as Markdown. Its pictures are those that Save
-// puts into the directory plots beside it.
+// Markdown writes the report as Markdown. Its pictures are the files that Save puts into the
+// directory plots beside it.
 func Markdown(w io.Writer, r *result.Report, plots string) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "# nvmecr bench\n\n%s, %s. %s\n", md(r.Program), r.Began.UTC().Format("2 January 2006, 15:04 UTC"), md(legend))

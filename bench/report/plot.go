@@ -17,8 +17,7 @@ import (
 	"nvmecr/bench/result"
 )
 
-// wider is how much wider than measured text may be: in the font of a page that has
-// none of ours.
+// wider is the factor by which text may be wider than measured, in a page with another font.
 const wider = 1.2
 
 // The size of a plot, in points. Pages scale it to their width.
@@ -27,8 +26,8 @@ const (
 	plotHeight = 290
 )
 
-// drawSVG draws a plot. Its colours are the names of colours.go; the caller
-// puts in what they stand for.
+// drawSVG draws a plot. It contains the colour names of colours.go; the caller replaces them by
+// colours.
 func drawSVG(p result.Plot) (string, error) {
 	d := &drawing{Plot: p, plot: plot.New()}
 	d.setUp()
@@ -49,9 +48,9 @@ var (
 	family  = regexp.MustCompile(`font-family:[^;"]*;(font-(variant|weight|style):[^;"]*;?)*`)
 )
 
-// tidy makes the canvas's document one that a page can contain: it takes the
-// width there is and the page's font. (The measures are those of Liberation
-// Sans, which Arial and Helvetica share.)
+// tidy makes the canvas's document one that a page can contain: it takes the available width and
+// the page's font. (The measures are those of Liberation Sans, which are those of Arial and
+// Helvetica.)
 func tidy(svg, title string) string {
 	svg = prelude.ReplaceAllString(svg, "")
 	svg = family.ReplaceAllString(svg, "")
@@ -62,7 +61,7 @@ func tidy(svg, title string) string {
 		plotWidth, plotHeight, escape(title), fonts) + svg
 }
 
-// drawing is a plot on its way to the canvas.
+// drawing is a plot that is being drawn.
 type drawing struct {
 	result.Plot
 	plot *plot.Plot
@@ -109,8 +108,8 @@ func axisName(a result.Axis) string {
 	return a.Name
 }
 
-// ranges returns what the axes cover: a linear vertical axis starts at 0, so
-// that what looks twice as high is twice as much.
+// ranges returns the ranges of the axes. A linear vertical axis starts at 0, so that twice the
+// height is twice the value.
 func (d *drawing) ranges() (xmin, xmax, ymin, ymax float64) {
 	xmin, ymin = math.Inf(1), math.Inf(1)
 	xmax, ymax = math.Inf(-1), math.Inf(-1)
@@ -154,9 +153,8 @@ func (d *drawing) ranges() (xmin, xmax, ymin, ymax float64) {
 	return
 }
 
-// xs returns the values of X that points have, if they are few enough to be
-// ticks: sizes and numbers of ranks are powers of two, say, and no others mean
-// anything.
+// xs returns the values of X that points have, if they are few enough to be ticks. Sizes and
+// numbers of ranks, for example, are powers of two, and no other values have a meaning.
 func (d *drawing) xs() []float64 {
 	if d.X.Names != nil {
 		return nil
@@ -235,7 +233,7 @@ func (d *drawing) bars(c draw.Canvas, p *plot.Plot, i int) {
 	}
 }
 
-// widest is the width of the widest value of any bar.
+// widest returns the width of the widest value of any bar.
 func (d *drawing) widest(style text.Style) (w vg.Length) {
 	for _, s := range d.Series {
 		for _, at := range s.Points {
@@ -245,7 +243,7 @@ func (d *drawing) widest(style text.Style) (w vg.Length) {
 	return w
 }
 
-// barWhisker is a whisker that can be told from the bar below it.
+// barWhisker is a whisker that is visible on the bar below it.
 func (d *drawing) barWhisker(c draw.Canvas, p *plot.Plot, at result.Point, x vg.Length) {
 	d.whisker(c, p, look{line: draw.LineStyle{Color: ink}}, at, x)
 }
@@ -264,10 +262,10 @@ func (d *drawing) marks(c draw.Canvas, p *plot.Plot) {
 // painter is a function that draws in the area of the data.
 type painter func(c draw.Canvas, p *plot.Plot)
 
-// Plot is what plot.Plotter asks for.
+// Plot implements plot.Plotter.
 func (f painter) Plot(c draw.Canvas, p *plot.Plot) { f(c, p) }
 
-// grid is the horizontal lines at the ticks.
+// grid draws the horizontal lines at the ticks.
 type grid struct{}
 
 func (grid) Plot(c draw.Canvas, p *plot.Plot) {
@@ -279,9 +277,8 @@ func (grid) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// legend draws the names of the series above the plot, side by side, and
-// returns what is left of the canvas. A single series needs none: the title
-// and the axis say what it is.
+// legend draws the names of the series above the plot, side by side, and returns the rest of the
+// canvas. A single series needs no legend: the title and the axis name it.
 func (d *drawing) legend(c draw.Canvas) draw.Canvas {
 	if len(d.Series) < 2 {
 		return draw.Crop(c, 0, 0, 0, -4)

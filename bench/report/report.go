@@ -1,11 +1,10 @@
-// Package report shows what experiments found: as text on a terminal, as
-// Markdown, and as one HTML page that needs nothing beside itself, with its
-// plots inside.
+// Package report shows the results of experiments: as text on a terminal, as Markdown, and as one
+// HTML page that contains its plots.
 //
-// All three say the same in the same order. A result begins with its finding;
-// then come the goals, then who was faster and why, the plots, the tables, the
-// paper's numbers beside ours, notes, and what was not measured and why. A peer
-// that wins is named as plainly as a goal that was missed.
+// All three have the same content in the same order. A result begins with its finding. Then follow
+// the goals, who was faster and why, the plots, the tables, the paper's numbers beside ours, notes,
+// and what was not measured and why. A peer that wins is named as plainly as a goal that was
+// missed.
 //
 // All functions are safe for concurrent use.
 package report
@@ -32,9 +31,8 @@ const (
 	tablesName   = "tables" // a directory, of the tables as CSV
 )
 
-// Save writes the report to directory dir, which it makes, as report.html,
-// report.md with its pictures under plots, the tables as CSV under tables, and
-// report.json.
+// Save writes the report to directory dir, which it makes: as report.html, report.md with its
+// pictures under plots, the tables as CSV under tables, and report.json.
 func Save(dir string, r *result.Report) error {
 	var page, text, data bytes.Buffer
 	if err := r.Write(&data); err != nil {
@@ -89,8 +87,7 @@ func plotPath(dir string, r *result.Result, i int) string {
 	return fmt.Sprintf("%s/%s-%d.svg", dir, r.Name, i+1)
 }
 
-// spread is how far a measure may be off, as "480 to 530"; empty if it says
-// nothing about that.
+// spread is the uncertainty of a measure, as "480 to 530"; empty if the measure has none.
 func spread(m result.Measure, u result.Unit) string {
 	if !m.Spread() {
 		return ""
@@ -110,7 +107,7 @@ func withSpread(m result.Measure, u result.Unit) string {
 	return u.Full(m.Value)
 }
 
-// limit is a goal's, as "at least 0.900".
+// limit is the limit of a goal, as "at least 0.900".
 func limit(g result.Goal) string {
 	if g.Aside {
 		return ""
@@ -128,7 +125,7 @@ func measured(g result.Goal) string {
 	return withSpread(g.Measured, g.Unit)
 }
 
-// inverse turns a ratio round: a reader should not have to divide.
+// inverse inverts a ratio, so that a reader need not divide.
 func inverse(m result.Measure) result.Measure {
 	r := result.Measure{Value: 1 / m.Value, N: m.N}
 	if m.Low > 0 && m.High > 0 {
@@ -137,8 +134,7 @@ func inverse(m result.Measure) result.Measure {
 	return r
 }
 
-// advantage is how many times better the winner is; under a ceiling, which part
-// of it was reached.
+// advantage is how many times better the winner is; below a ceiling, the share of the ceiling.
 func advantage(c result.Comparison) (result.Measure, result.Unit) {
 	switch {
 	case c.Ceiling:
@@ -160,7 +156,7 @@ func victor(c result.Comparison) string {
 	return "equal within the noise"
 }
 
-// void is said of a share above 1 of a ceiling.
+// void is printed for a share above 1 of a ceiling.
 const void = "void, the ceiling was disturbed"
 
 // outcome says who wins a comparison, and by how much.
@@ -188,11 +184,11 @@ func factor(c result.Comparison) string {
 
 func factorSpread(c result.Comparison) string { return spread(advantage(c)) }
 
-// A reason is why comparisons with a peer came out as they did.
+// A reason explains the comparisons with a peer.
 type reason struct{ Peer, Why string }
 
-// reasons returns each reason once. A peer that wins without one gets the
-// admission that it is not known.
+// reasons returns each reason once. For a peer that wins without a reason, it says that the reason
+// is not known.
 func reasons(comparisons []result.Comparison) []reason {
 	var all []reason
 	for _, c := range comparisons {
@@ -210,7 +206,7 @@ func reasons(comparisons []result.Comparison) []reason {
 	return all
 }
 
-// sentence begins with a capital letter; the point is the caller's.
+// sentence begins with a capital letter. The caller adds the full stop.
 func sentence(s string) string {
 	if s == "" {
 		return ""
@@ -245,7 +241,7 @@ func head(c result.Column) string {
 	return c.Name
 }
 
-// rowName marks the paper's rows in text, which has no other way.
+// rowName marks the rows of the paper in text, which has no other way to show them.
 func rowName(r result.Row) string {
 	if r.Paper {
 		return "paper: " + r.Name
@@ -261,7 +257,7 @@ func here(c result.Claim) string {
 	return c.Here
 }
 
-// promised is how many goals there are, without what only stands beside them.
+// promised is the number of goals, without the values that only stand beside them.
 func promised(goals []result.Goal) int {
 	n := 0
 	for _, g := range goals {
@@ -298,8 +294,8 @@ func allGoals(r *result.Report) []result.Goal {
 	return goals
 }
 
-// found is a result in a sentence or two: the experiment's own, or what can be
-// said without it.
+// found is a result in a sentence or two: the finding of the experiment or, without one, what the
+// goals and comparisons say.
 func found(r *result.Result) string {
 	switch {
 	case r.Finding != "":
@@ -315,7 +311,7 @@ func found(r *result.Result) string {
 	return "See the tables."
 }
 
-// title is a result's, with the part of the paper that it is.
+// title is the title of a result, with its part of the paper.
 func title(r *result.Result) string {
 	if r.Shows == "" {
 		return r.Title

@@ -26,7 +26,7 @@ func Text(w io.Writer, r *result.Report) error {
 	return b.Flush()
 }
 
-// Summary writes the goals and what was found, without the tables.
+// Summary writes the goals and findings, without the tables.
 func Summary(w io.Writer, r *result.Report) error {
 	b := bufio.NewWriter(w)
 	for i, res := range r.Results {
@@ -118,7 +118,7 @@ func textResult(b io.Writer, r *result.Result) {
 	}
 }
 
-// TextGoals writes goals as a table, and how many were reached.
+// TextGoals writes goals as a table, and the number of those reached.
 func TextGoals(b io.Writer, goals []result.Goal) {
 	grid := [][]string{{"goal", "", "measured", ""}}
 	for _, g := range goals {
@@ -135,7 +135,7 @@ func TextGoals(b io.Writer, goals []result.Goal) {
 	}
 }
 
-// goalRemark is what else there is to say about a goal.
+// goalRemark is the remark on a goal.
 func goalRemark(g result.Goal) string {
 	var parts []string
 	for _, s := range []string{g.Beside, g.Why} {
@@ -162,8 +162,8 @@ func textFacts(b io.Writer, facts []result.Fact) {
 	textGrid(b, grid, false)
 }
 
-// textGrid writes columns as wide as they need to be, the ones behind the
-// first to the right if they are numbers.
+// textGrid writes columns as wide as they need to be. If numbers is set, all but the first are
+// aligned to the right.
 func textGrid(b io.Writer, grid [][]string, numbers bool) {
 	widths := make([]int, len(grid[0]))
 	for _, row := range grid {

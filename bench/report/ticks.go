@@ -8,14 +8,14 @@ import (
 	"nvmecr/bench/result"
 )
 
-// A ticker puts ticks where people would: at the values that were measured,
-// at powers of ten, or at 1, 2, 5 times one.
+// A ticker sets ticks where people would: at the measured values, at powers of ten, or at 1, 2 and
+// 5 times a power of ten.
 type ticker struct {
 	axis result.Axis
-	at   []float64 // if not empty, just there
+	at   []float64 // if not empty, the ticks
 }
 
-// Ticks is what plot.Ticker asks for.
+// Ticks implements plot.Ticker.
 func (t ticker) Ticks(low, high float64) []plot.Tick {
 	var at []float64
 	switch {
@@ -41,7 +41,7 @@ func (t ticker) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// tickLabel is a number without more digits than it needs: ticks are round.
+// tickLabel is a number without unnecessary digits: ticks are round.
 func tickLabel(u result.Unit, v float64) string {
 	switch u {
 	case result.Ratio, result.Times, result.Plain:
@@ -52,7 +52,7 @@ func tickLabel(u result.Unit, v float64) string {
 	return trimZeros(u.Format(v))
 }
 
-// trimZeros drops zeros behind the point: "1.50 ms" is "1.5 ms".
+// trimZeros drops zeros after the point: "1.50 ms" becomes "1.5 ms".
 func trimZeros(s string) string {
 	number, unit := s, ""
 	for i, c := range s {
@@ -79,8 +79,8 @@ func trimZeros(s string) string {
 	return number + unit
 }
 
-// niceTicks returns 4 to 7 round values that enclose low to high. Bytes are
-// round in powers of two.
+// niceTicks returns 4 to 7 round values that enclose low to high. Round numbers of bytes are powers
+// of two.
 func niceTicks(low, high float64, unit result.Unit) []float64 {
 	if high <= low {
 		high = low + 1
@@ -108,7 +108,7 @@ func niceStep(about float64, unit result.Unit) float64 {
 	return max(10*power, least(unit))
 }
 
-// least is the smallest step that means something.
+// least is the smallest step that makes sense.
 func least(unit result.Unit) float64 {
 	if unit == result.Whole {
 		return 1
@@ -116,9 +116,8 @@ func least(unit result.Unit) float64 {
 	return 0
 }
 
-// logTicks returns the powers of ten, every second, third ... of many; with 2
-// and 5 times them if they are few. Of bytes it returns powers of four, in the
-// same way.
+// logTicks returns the powers of ten, or every second, third ... of many. If they are few, it adds
+// 2 and 5 times the powers. For bytes it uses powers of four in the same way.
 func logTicks(low, high float64, unit result.Unit) []float64 {
 	base, by := 10.0, []float64{1, 2, 5}
 	if unit == result.Size {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Version is of the JSON. It changes when a reader of the older one would
-// misread the new one; a new field alone does not change it.
+// Version is the version of the JSON. It changes when a reader of the old version would misread the
+// new one. A new field alone does not change it.
 const Version = 1
 
-// A Report is what one run of the command found.
+// A Report has the results of one run of the command.
 type Report struct {
 	Version int       `json:"version"`
-	Program string    `json:"program"` // name and version of what measured
-	Command string    `json:"command"` // how it was called
+	Program string    `json:"program"` // name and version of the measuring program
+	Command string    `json:"command"` // its command line
 	Began   time.Time `json:"began"`
 	Machine []Fact    `json:"machine"`
 	Results []*Result `json:"results"`
@@ -39,7 +39,7 @@ func (r *Report) Write(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// Read reads what Write wrote. It returns ErrVersion for that of a later one.
+// Read reads the output of Write. It returns ErrVersion for that of a later version.
 func Read(from io.Reader) (*Report, error) {
 	var r Report
 	if err := json.NewDecoder(from).Decode(&r); err != nil {

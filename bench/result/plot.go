@@ -18,14 +18,13 @@ type Plot struct {
 	Note  string `json:"note,omitempty"` // one line below the plot
 }
 
-// An Axis is one of the two.
+// An Axis is one of the two axes of a plot.
 type Axis struct {
 	Name string `json:"name"`
 	Unit Unit   `json:"unit,omitempty"`
 	// Log spaces powers evenly; all values must be above 0.
 	Log bool `json:"log,omitempty"`
-	// Names stand below the points 0, 1, 2 ...: an axis of things, not of
-	// numbers. Only of X.
+	// Names stand below the points 0, 1, 2 ...: the axis shows things, not numbers. For X only.
 	Names []string `json:"names,omitempty"`
 }
 
@@ -36,7 +35,7 @@ type Series struct {
 	Points []Point `json:"points"`
 }
 
-// A Point is one of a series: what was measured at X.
+// A Point is the value measured at X.
 type Point struct {
 	X float64 `json:"x"`
 	Measure
@@ -48,7 +47,7 @@ type Mark struct {
 	Y    float64 `json:"y"`
 }
 
-// Add adds a point to the series called name, which it makes if there is none.
+// Add adds a point to the series of that name, which it makes if necessary.
 func (p *Plot) Add(name string, x float64, m Measure) {
 	for i := range p.Series {
 		if p.Series[i].Name == name {

@@ -1,8 +1,7 @@
-// Package result is what an experiment found, before anyone decides how it
-// looks: tables, plots, goals, comparisons with peers, the paper's own numbers
-// and what could not be measured. Experiments fill a Result, bench/report turns
-// any number of them into text and pages, and as JSON they can be kept and
-// compared (see Report for the version).
+// Package result has the results of an experiment, independent of their presentation: tables,
+// plots, goals, comparisons with peers, the paper's own numbers, and what could not be measured.
+// Experiments fill a Result, bench/report turns any number of them into text and pages, and as JSON
+// they can be kept and compared (see Report for the version).
 //
 // A Result belongs to one goroutine at a time.
 package result
@@ -15,11 +14,11 @@ import (
 	"nvmecr/bench/stats"
 )
 
-// A Result is what one experiment found.
+// A Result is the result of one experiment.
 type Result struct {
-	Name  string `json:"name"`  // as the command has it: "checkpoint"
+	Name  string `json:"name"`  // the name of the command: "checkpoint"
 	Title string `json:"title"` // for people: "Checkpoint bandwidth"
-	Shows string `json:"shows"` // which part of the paper it is: "Figure 9(c)"; empty: none
+	Shows string `json:"shows"` // its part of the paper: "Figure 9(c)"; empty: none
 
 	// Finding is the outcome in one or two sentences. It is the first thing a
 	// reader sees, and most will not read on.
@@ -38,16 +37,15 @@ type Result struct {
 	Missing     []Missing    `json:"missing,omitempty"`
 }
 
-// A Fact is something that holds for a whole experiment, or for the machine.
+// A Fact is a property of a whole experiment, or of the machine.
 type Fact struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// A Measure is a number and how far it may be off. In tables and plots Low and
-// High are the quartiles of the repetitions; in goals and comparisons they
-// enclose the median with 95% confidence. N is how many measurements there
-// were: below 2, Low and High mean nothing.
+// A Measure is a number with its uncertainty. In tables and plots Low and High are the quartiles of
+// the repetitions; in goals and comparisons they enclose the median with 95% confidence. N is the
+// number of measurements: below 2, Low and High have no meaning.
 type Measure struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low,omitempty"`
@@ -55,10 +53,10 @@ type Measure struct {
 	N     int     `json:"n,omitempty"`
 }
 
-// Spread says whether Low and High mean something.
+// Spread reports whether Low and High have a meaning.
 func (m Measure) Spread() bool { return m.N > 1 && (m.Low != m.Value || m.High != m.Value) }
 
-// Exactly is a number that was counted, or computed, not measured.
+// Exactly is a number that was counted or computed, not measured.
 func Exactly(v float64) Measure { return Measure{Value: v, Low: v, High: v} }
 
 // Middle is the median of a sample with its quartiles. The sample must not be
@@ -84,20 +82,20 @@ func Per(amount float64, seconds stats.Sample) Measure {
 	return Middle(rates)
 }
 
-// A Goal is something this project promises, with what was measured.
+// A Goal is a goal of this project, with the measured value.
 type Goal struct {
 	What   string  `json:"what"`
 	Limit  float64 `json:"goal"`
-	AtMost bool    `json:"at_most,omitempty"` // else at least
-	// Aside says that nothing is promised here: it stands beside a goal for
-	// comparison, and Limit means nothing.
+	AtMost bool    `json:"at_most,omitempty"` // else the limit is the least value
+	// Aside says that this is no goal: it stands beside one for comparison, and Limit has no
+	// meaning.
 	Aside bool `json:"aside,omitempty"`
 	// Ceiling says that Measured is a share of something that cannot be passed.
 	Ceiling  bool    `json:"ceiling,omitempty"`
 	Unit     Unit    `json:"unit"`
 	Measured Measure `json:"measured"`
-	// Why says why nothing was measured; Measured then means nothing. With a
-	// measurement it is the reason for what came out, if one is known.
+	// Why is the reason why nothing was measured; Measured then has no meaning. With a measurement
+	// it is the reason for the value, if one is known.
 	Why    string `json:"why,omitempty"`
 	Absent bool   `json:"absent,omitempty"`
 	Beside string `json:"beside,omitempty"` // absolute figures: "1512 of 1644 MiB/s"
@@ -115,8 +113,8 @@ const (
 	Missed      Verdict = "missed"
 	NotMeasured Verdict = "not measured"
 	NoGoal      Verdict = "no goal, for comparison"
-	// Void is a share above 1 of a ceiling: what should have been the limit was
-	// disturbed, and the share says nothing.
+	// Void is a share above 1 of a ceiling: the ceiling was disturbed, and the share has no
+	// meaning.
 	Void Verdict = "void: above its ceiling"
 )
 
@@ -149,28 +147,25 @@ func (g Goal) Verdict() Verdict {
 	return Missed
 }
 
-// A Comparison sets this project beside a peer that did the same work in the
-// same run.
+// A Comparison compares this project with a peer that did the same work in the same run.
 type Comparison struct {
 	What string `json:"what"`          // "write, 4 ranks, 1 MiB pieces"
 	Who  string `json:"who,omitempty"` // whose figure Ours is; empty: nvmecr
 	Peer string `json:"peer"`          // "XFS on a loop device"
-	// Ceiling says that the peer is a limit above us, and not something that
-	// could be used instead: who is faster is no question then.
+	// Ceiling says that the peer is an upper limit, not an alternative. Then it does not matter
+	// which of the two is faster.
 	Ceiling bool `json:"ceiling,omitempty"`
-	// Ratio says how many times better this project is than the peer; below
-	// 1 the peer is better.
+	// Ratio says how many times better this project is than the peer; below 1 the peer is better.
 	Ratio Measure `json:"ratio"`
 	// Ours and Theirs are the absolute figures, in Unit.
 	Ours   Measure `json:"ours"`
 	Theirs Measure `json:"theirs"`
 	Unit   Unit    `json:"unit"`
-	// Why is the reason for what came out, as a sentence: a report names no
-	// winner without one.
+	// Why is the reason for the result, as a sentence: a report names no winner without one.
 	Why string `json:"why"`
 }
 
-// Ourselves is whose figure Ours is.
+// Ourselves returns the name of the side that Ours belongs to.
 func (c Comparison) Ourselves() string {
 	if c.Who == "" {
 		return "nvmecr"
@@ -178,11 +173,11 @@ func (c Comparison) Ourselves() string {
 	return c.Who
 }
 
-// Void reports whether the peer was a ceiling, and we were above it: the ceiling was
-// disturbed, and the ratio says nothing.
+// Void reports whether the peer was a ceiling and our value was above it: the ceiling was
+// disturbed, and the ratio has no meaning.
 func (c Comparison) Void() bool { return c.Ceiling && c.Ratio.above(1) }
 
-// above reports whether all of the measure is above a limit.
+// above reports whether the whole measure is above a limit.
 func (m Measure) above(limit float64) bool {
 	if m.N < 2 {
 		return m.Value > limit
@@ -190,8 +185,8 @@ func (m Measure) above(limit float64) bool {
 	return m.Low > limit
 }
 
-// Winner says who is better: 1 this project, -1 the peer, 0 if the interval of
-// the ratio contains 1, so that this run cannot tell.
+// Winner returns 1 if this project is better, -1 if the peer is, and 0 if the interval of the ratio
+// contains 1, so that this run cannot tell.
 func (c Comparison) Winner() int {
 	low, high := c.Ratio.Low, c.Ratio.High
 	if c.Ratio.N < 2 {
@@ -206,7 +201,7 @@ func (c Comparison) Winner() int {
 	return 0
 }
 
-// A Claim is a number of the paper beside what was found here.
+// A Claim is a number of the paper beside the result here.
 type Claim struct {
 	What   string `json:"what"`
 	Paper  string `json:"paper"`  // with its unit
@@ -217,13 +212,13 @@ type Claim struct {
 // Missing is something that was not measured.
 type Missing struct {
 	What string `json:"what"`
-	Why  string `json:"why"` // with what would make it possible
+	Why  string `json:"why"` // with the remedy
 }
 
 // Note adds a remark.
 func (r *Result) Note(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
 
-// Parameter adds something that held for the whole experiment.
+// Parameter adds a property of the whole experiment.
 func (r *Result) Parameter(name, format string, a ...any) {
 	r.Parameters = append(r.Parameters, Fact{name, fmt.Sprintf(format, a...)})
 }

@@ -26,14 +26,14 @@ type Row struct {
 	Paper bool `json:"paper,omitempty"`
 }
 
-// A Cell is a number or, if Text is not empty, words.
+// A Cell is a number or, if Text is not empty, text.
 type Cell struct {
 	Measure
 	Text string `json:"text,omitempty"`
 	Unit Unit   `json:"unit,omitempty"` // instead of the column's
 }
 
-// Add adds a row of ours.
+// Add adds a row with our numbers.
 func (t *Table) Add(name string, cells ...Cell) {
 	t.Lines = append(t.Lines, Row{Name: name, Cells: cells})
 }
@@ -49,13 +49,13 @@ func Number(m Measure) Cell { return Cell{Measure: m} }
 // Count is a cell with a number that was counted or computed.
 func Count(v float64) Cell { return Cell{Measure: Exactly(v)} }
 
-// In is a cell with a counted number in a unit of its own.
+// In is a cell with a counted number in another unit than the column's.
 func In(unit Unit, v float64) Cell { return Cell{Measure: Exactly(v), Unit: unit} }
 
 // Text is a cell with words.
 func Text(format string, a ...any) Cell { return Cell{Text: fmt.Sprintf(format, a...)} }
 
-// None is a cell with nothing in it.
+// None is an empty cell.
 func None() Cell { return Cell{Text: "-"} }
 
 // Format returns the cell as text, without its spread.

@@ -8,8 +8,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// A Unit says what a number counts and how it is written. Beside the ones
-// below any text is a unit: "MiB/s", "µs", "creates/s".
+// A Unit says what a number counts and how it is written. Any other text is a unit as well:
+// "MiB/s", "µs", "creates/s".
 type Unit string
 
 // Units that say how a number is written.
@@ -23,8 +23,7 @@ const (
 	Size     Unit = "size"     // the value is bytes: "1.5 MiB"
 )
 
-// Label is how the unit stands in the head of a column or beside an axis;
-// empty if each number brings its own.
+// Label is the unit in the head of a column or beside an axis; empty if each number has its own.
 func (u Unit) Label() string {
 	switch u {
 	case Plain, Whole, Ratio, Times, Percent, Duration, Size:
@@ -41,7 +40,7 @@ func (u Unit) Full(v float64) string {
 	return u.Format(v)
 }
 
-// Format returns v as it stands in a column that has the unit in its head.
+// Format returns v without its unit, for a column with the unit in its head.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Whole:
@@ -60,7 +59,7 @@ func (u Unit) Format(v float64) string {
 	return digits(v)
 }
 
-// size is humanize's, which takes no sign.
+// size formats bytes with package humanize, which takes no sign.
 func size(v float64) string {
 	if v < 0 {
 		return "-" + size(-v)
@@ -68,8 +67,7 @@ func size(v float64) string {
 	return humanize.IBytes(uint64(math.Round(v)))
 }
 
-// duration is seconds in the unit that leaves one to three digits before the
-// point.
+// duration formats seconds in the unit that leaves one to three digits before the point.
 func duration(v float64) string {
 	for _, u := range []struct {
 		seconds float64
@@ -77,7 +75,7 @@ func duration(v float64) string {
 	}{{3600, "h"}, {60, "min"}, {1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}} {
 		least := u.seconds
 		if u.seconds == 60 {
-			least = 100 // seconds read well that far
+			least = 100 // up to this number, seconds are easy to read
 		}
 		if math.Abs(v) >= least {
 			return digits(v/u.seconds) + " " + u.name
@@ -89,7 +87,7 @@ func duration(v float64) string {
 	return digits(v/1e-9) + " ns"
 }
 
-// digits is a number to three digits, or all those before the point.
+// digits formats a number with three digits, or with all digits before the point.
 func digits(v float64) string {
 	a := math.Abs(v)
 	switch {
@@ -107,7 +105,7 @@ func digits(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// grouped puts commas between groups of three digits, from five digits on.
+// grouped inserts commas between groups of three digits, for numbers of five digits and more.
 func grouped(v float64) string {
 	s := strconv.FormatFloat(math.Abs(v), 'f', 0, 64)
 	if len(s) > 4 {

@@ -1,12 +1,11 @@
-// Package stats says what a handful of repeated measurements are worth.
+// Package stats has the statistics for small numbers of repeated measurements.
 //
-// Nothing is assumed about how the measurements are distributed: on a machine
-// that others use too they have a long tail to one side. So the centre is the
-// median, the spread are the quartiles, and an interval for the median comes
-// from order statistics: of n values in ascending order, the k-th smallest and
-// the k-th largest enclose the true median unless fewer than k of the n lie on
-// one side of it, which has the probability of as many heads in n throws of a
-// coin.
+// It makes no assumption about the distribution of the measurements: on a machine with other users
+// they have a long tail to one side. So the centre is the median, the spread is given by the
+// quartiles, and an interval for the median comes from order statistics. Of n values in ascending
+// order, the k-th smallest and the k-th largest enclose the true median, unless fewer than k of the
+// n lie on one side of it. The probability of that is the probability of fewer than k heads in n
+// throws of a coin.
 //
 // All functions are pure and leave their arguments as they are.
 package stats
@@ -17,17 +16,16 @@ import (
 	"slices"
 )
 
-// A Sample is what repetitions of one measurement gave, in the order in which
-// they were made.
+// A Sample has the results of repeated measurements, in the order in which they were made.
 type Sample []float64
 
-// Median returns the value in the middle, the mean of the two there if their
-// number is even; NaN of an empty sample.
+// Median returns the value in the middle; of an even number of values, the mean of the two in the
+// middle; NaN for an empty sample.
 func (s Sample) Median() float64 { return s.Quantile(0.5) }
 
-// Quantile returns the value below which the fraction p of the sample lies,
-// from 0, the least, to 1, the greatest. Between two values of the sample it
-// interpolates (as R's type 7 does). NaN of an empty sample.
+// Quantile returns the value below which the fraction p of the sample lies: the least for 0, the
+// greatest for 1. Between two values of the sample it interpolates (like R's type 7). NaN for an
+// empty sample.
 func (s Sample) Quantile(p float64) float64 {
 	if len(s) == 0 {
 		return math.NaN()
@@ -53,8 +51,8 @@ func (s Sample) Mean() float64 {
 	return sum / float64(len(s))
 }
 
-// Deviation returns the standard deviation of the whole: the root of the mean
-// square distance from the mean. NaN of an empty sample.
+// Deviation returns the standard deviation of the population: the root of the mean square distance
+// from the mean. NaN for an empty sample.
 func (s Sample) Deviation() float64 {
 	mean, sum := s.Mean(), 0.0
 	for _, v := range s {
@@ -63,9 +61,8 @@ func (s Sample) Deviation() float64 {
 	return math.Sqrt(sum / float64(len(s)))
 }
 
-// Variation returns the coefficient of variation: the deviation as a fraction
-// of the mean. 0 says that all are equal. NaN of an empty sample, or of one
-// whose mean is 0.
+// Variation returns the coefficient of variation: the deviation as a fraction of the mean. It is 0
+// if all values are equal. NaN for an empty sample, or one with mean 0.
 func (s Sample) Variation() float64 {
 	if mean := s.Mean(); mean != 0 {
 		return s.Deviation() / math.Abs(mean)
@@ -79,12 +76,12 @@ type Interval struct {
 	Confidence float64 // at least 0.95 if the sample has 6 values or more
 }
 
-// Contains says whether v is in the interval.
+// Contains reports whether v is in the interval.
 func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
 
-// MedianInterval returns the narrowest interval with a confidence of at least
-// 0.95. Fewer than 6 values cannot give that: then it is the least and the
-// greatest value, with the confidence they have; none of a single value.
+// MedianInterval returns the narrowest interval with a confidence of at least 0.95. Fewer than 6
+// values cannot give that: then the interval is that of the least and the greatest value, with its
+// confidence; for a single value there is none.
 func (s Sample) MedianInterval() Interval {
 	if len(s) == 0 {
 		return Interval{Low: math.NaN(), High: math.NaN()}
@@ -110,9 +107,9 @@ func coin(n, k int) float64 {
 	return math.Exp(all - some - rest - float64(n)*math.Ln2)
 }
 
-// Ratios returns the ratio of each pair: other load changes over time, so
-// that neighbours in time are what may be compared. The error says that the
-// two have different lengths, are empty, or that a divisor is not above 0.
+// Ratios returns the ratio of each pair. The load of the machine changes over time, so only
+// measurements that follow each other may be compared. It fails if the two samples have different
+// lengths or are empty, or if a divisor is not above 0.
 func Ratios(numerators, denominators Sample) (Sample, error) {
 	if len(numerators) != len(denominators) || len(numerators) == 0 {
 		return nil, fmt.Errorf("%d and %d measurements are not pairs", len(numerators), len(denominators))

@@ -18,12 +18,11 @@ import (
 	"nvmecr/internal/store"
 )
 
-// Agents are the processes of the job that this process is rank 0 of. Each starts
-// programs on its host, with the CPU binding that its launcher gave it. Agents is
-// safe for concurrent use.
+// Agents are the processes of the job of which this process is rank 0. Each starts programs on its
+// host, with the CPU binding that its launcher has set. Agents is safe for concurrent use.
 type Agents struct {
-	all   []*agent      // by rank; rank 0 is ourselves
-	ended chan struct{} // closed when the agent of rank 0 has no program running any more
+	all   []*agent      // by rank; rank 0 is this process
+	ended chan struct{} // closed when the agent of rank 0 has no running program any more
 
 	mu   sync.Mutex
 	jobs map[int]*agentsJob
@@ -34,30 +33,30 @@ type Agents struct {
 type agent struct {
 	rank int
 	conn net.Conn
-	mu   sync.Mutex // of what is sent
+	mu   sync.Mutex // guards sending
 	out  *json.Encoder
 }
 
 // A task for an agent: to start a program, or to kill it.
 type task struct {
 	ID   int
-	Argv []string // none: kill it
-	Env  []string // beside the agent's own
+	Argv []string // empty: kill it
+	Env  []string // in addition to the agent's own
 }
 
-// An outcome is what an agent answers when a program has ended.
+// An outcome is an agent's answer when a program has ended.
 type outcome struct {
 	ID    int
-	Error string // empty: it ended well
+	Error string // empty: success
 }
 
-// rendezvousTime is how long the processes of a job may take to meet.
+// rendezvousTime is the time that the processes of a job have to meet.
 const rendezvousTime = 2 * time.Minute
 
-// Gather is called by rank 0 of a job. It writes its address to the file, which must
-// be in a directory that all processes of the job share, and waits for the others to
-// Join; then it removes the file.
-func Gather(ctx context.Context, file string, place store.Place) (*Agents, error) {
+// Gather is called by rank 0 of a job. It writes its address to the file, which must be in a
+// directory that all processes of the job share, and waits until the others have called Join. Then
+// it removes the file.
+func Gather(ctx context.Context, file string, place store.Proc) (*Agents, error) {
 	l, addresses, err := listen(true)
 	if err != nil {
 		return nil, err
@@ -75,7 +74,7 @@ func Gather(ctx context.Context, file string, place store.Place) (*Agents, error
 	here, there := net.Pipe()
 	go func() {
 		defer close(a.ended)
-		_ = serveTasks(here) // it ends with the other end
+		_ = serveTasks(here) // it ends with the connection
 	}()
 	a.add(0, there)
 	for have := 1; have < place.Size; {
@@ -95,7 +94,7 @@ func Gather(ctx context.Context, file string, place store.Place) (*Agents, error
 	return a, nil
 }
 
-// leave writes the file so that its name has all of it or nothing.
+// leave writes the file atomically.
 func leave(file, addresses, secret string) error {
 	next := file + ".new"
 	if err := os.WriteFile(next, []byte(addresses+"\n"+secret+"\n"), 0o600); err != nil {
@@ -125,7 +124,7 @@ func (a *Agents) add(rank int, conn net.Conn) {
 	go a.listen(g)
 }
 
-// listen hands outcomes to their jobs until the agent is gone.
+// listen passes outcomes to their jobs until the agent is gone.
 func (a *Agents) listen(g *agent) {
 	in := json.NewDecoder(g.conn)
 	for {
@@ -152,11 +151,11 @@ func (a *Agents) listen(g *agent) {
 	}
 }
 
-// Size returns how many there are.
+// Size returns the number of agents.
 func (a *Agents) Size() int { return len(a.all) }
 
-// Close lets all agents end, and waits for that of this process: what it has started
-// would outlive us.
+// Close ends all agents, and waits for the one of this process: its programs would outlive this
+// process.
 func (a *Agents) Close() {
 	for _, g := range a.all {
 		if g != nil {
@@ -190,7 +189,7 @@ func (a *Agents) start(argv, env []string) (job, error) {
 	return j, nil
 }
 
-// added returns what env has and our own environment has not.
+// added returns the variables of env that this process does not have.
 func added(env []string) []string {
 	ours := environ()
 	var more []string
@@ -215,7 +214,7 @@ type agentsJob struct {
 	first, all chan struct{}
 }
 
-// over says that a rank's program has ended.
+// over notes that a rank's program has ended.
 func (j *agentsJob) over(rank int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -264,7 +263,7 @@ func (j *agentsJob) end(patience time.Duration) error {
 
 func (j *agentsJob) kill() {
 	for _, g := range j.agents.all {
-		_ = g.tell(task{ID: j.id}) // one that is gone has killed its programs
+		_ = g.tell(task{ID: j.id}) // an agent that is gone has killed its programs
 	}
 	select {
 	case <-j.all:
@@ -272,10 +271,10 @@ func (j *agentsJob) kill() {
 	}
 }
 
-// Join is called by the other processes of the job: it meets rank 0 and runs
-// its tasks until it is gone. ctx is about the meeting alone: an interruption
-// of the job reaches rank 0, too, which has to clear up, and ends the others.
-func Join(ctx context.Context, file string, place store.Place) error {
+// Join is called by the other processes of the job: it meets rank 0 and runs its tasks until rank 0
+// is gone. ctx is for the meeting only: an interruption of the job also reaches rank 0, which
+// cleans up and ends the others.
+func Join(ctx context.Context, file string, place store.Proc) error {
 	ctx, cancel := context.WithTimeout(ctx, rendezvousTime)
 	defer cancel()
 	var conn net.Conn
@@ -296,7 +295,7 @@ func Join(ctx context.Context, file string, place store.Place) error {
 	return serveTasks(conn)
 }
 
-// meet tries once. What lies there may be of an earlier job.
+// meet tries once. The file may be that of an earlier job.
 func meet(ctx context.Context, file string, rank int) (net.Conn, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -314,8 +313,8 @@ func meet(ctx context.Context, file string, rank int) (net.Conn, error) {
 	return conn, nil
 }
 
-// serveTasks starts and kills programs until the connection ends, and then
-// kills what is left.
+// serveTasks starts and kills programs until the connection ends, and then kills the remaining
+// ones.
 func serveTasks(conn net.Conn) error {
 	s := &tasks{out: json.NewEncoder(conn), running: make(map[int]*processes)}
 	defer s.end()
@@ -355,7 +354,7 @@ func (s *tasks) run(e task) {
 	}
 	p, err := startProcesses([]*exec.Cmd{command(e.Argv, append(env, e.Env...))}, os.Stderr)
 	if err != nil {
-		_ = s.out.Encode(outcome{e.ID, err.Error()}) // who cannot hear it is gone
+		_ = s.out.Encode(outcome{e.ID, err.Error()}) // if the connection is gone, nobody needs it
 		return
 	}
 	s.running[e.ID] = p

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Group is the ranks of a benchmark. They wait for commands.
+// A Group has the ranks of a benchmark, which wait for commands.
 type Group struct {
 	ranks []*member // by rank
 	job   job
@@ -36,9 +36,9 @@ func (c *Group) Hosts() int {
 	return len(hosts)
 }
 
-// Do sends every rank its command, starts them together, and returns their
-// measurements by rank. A rank whose command is "" takes no part. After an error the
-// group may be used further, unless a rank is gone.
+// Do sends every rank its command, starts them together, and returns their measurements by rank. A
+// rank with the command "" takes no part. After an error the group can still be used, unless a rank
+// is gone.
 func (c *Group) Do(ctx context.Context, command func(rank int) string) (Round, error) {
 	stop := c.interrupted(ctx)
 	defer stop()
@@ -64,7 +64,7 @@ func (c *Group) Do(ctx context.Context, command func(rank int) string) (Round, e
 	}
 	release := "go"
 	if failed != nil {
-		release = "no" // those that are ready
+		release = "no" // for the ranks that are ready
 	}
 	for _, m := range part {
 		if !m.refused(failed) {
@@ -92,7 +92,7 @@ func (c *Group) Do(ctx context.Context, command func(rank int) string) (Round, e
 	return round, nil
 }
 
-// explained is an error of ranks with the last lines that they have printed.
+// explained returns an error of ranks with the last lines that they have printed.
 func (c *Group) explained(r *refusals) error { return fmt.Errorf("%w%s", r, c.said.tail()) }
 
 // DoAll is Do with the same command for all ranks.
@@ -103,7 +103,7 @@ func (c *Group) DoAll(ctx context.Context, command string) (Round, error) {
 // refusals are the errors of ranks that could not execute a command.
 type refusals struct {
 	ranks []int
-	text  string // of the first
+	text  string // of the first rank
 }
 
 func (r *refusals) Error() string {
@@ -113,7 +113,7 @@ func (r *refusals) Error() string {
 	return fmt.Sprintf("rank %d: %s (and %d other ranks)", r.ranks[0], r.text, len(r.ranks)-1)
 }
 
-// refused says whether the rank is among those that refused.
+// refused reports whether the rank is among those that refused.
 func (m *member) refused(r *refusals) bool {
 	if r == nil {
 		return false
@@ -126,8 +126,7 @@ func (m *member) refused(r *refusals) bool {
 	return false
 }
 
-// collect reads a line from each. err is set when a rank is gone or does not
-// keep to the protocol.
+// collect reads a line from each rank. err is set if a rank is gone or violates the protocol.
 func (c *Group) collect(ctx context.Context, part []*member, take func(m *member, words string) error) (failed *refusals, err error) {
 	for _, m := range part {
 		line, err := m.lines.ReadString('\n')
@@ -165,7 +164,7 @@ func (c *Group) hangUp() {
 	}
 }
 
-// lost says why a rank is gone.
+// lost returns why a rank is gone.
 func (c *Group) lost(ctx context.Context, m *member, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -173,14 +172,14 @@ func (c *Group) lost(ctx context.Context, m *member, err error) error {
 	return fmt.Errorf("rank %d on %s has ended or cannot be reached (%w)%s", m.rank, m.host, err, c.said.tail())
 }
 
-// patience is how long ranks may take to end that were told to.
+// patience is the time that ranks have to end.
 const patience = 20 * time.Second
 
 // Stop ends the ranks and waits until they are gone. Ranks that do not end are
 // killed, which is an error.
 func (c *Group) Stop() error {
 	for _, m := range c.ranks {
-		_ = m.say("quit") // one that is gone has ended
+		_ = m.say("quit") // a rank that is gone has ended
 	}
 	c.hangUp()
 	return c.job.end(patience)

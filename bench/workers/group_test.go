@@ -95,7 +95,7 @@ func TestCheckpoints(t *testing.T) {
 			require.NoError(t, err)
 			assert.EqualValues(t, size, info.Size())
 		}
-		assert.GreaterOrEqual(t, w.Span(), time.Duration(w.Most("end")-int64(slices.Min(w.Sample("begin")))))
+		assert.GreaterOrEqual(t, w.Span(), time.Duration(w.Max("end")-int64(slices.Min(w.Sample("begin")))))
 		_, err = c.Do(t.Context(), func(r int) string { return fmt.Sprintf("read %d 32768 %d 1 %s", size, size, file(r)) })
 		require.NoError(t, err)
 	}
@@ -328,9 +328,9 @@ func TestAgents(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1:1\nold\n"), 0o600), "an earlier job's")
 	joined := make(chan error, 2)
 	for rank := 1; rank < 3; rank++ {
-		go func() { joined <- Join(t.Context(), file, store.Place{Rank: rank, Size: 3}) }()
+		go func() { joined <- Join(t.Context(), file, store.Proc{Rank: rank, Size: 3}) }()
 	}
-	a, err := Gather(t.Context(), file, store.Place{Rank: 0, Size: 3})
+	a, err := Gather(t.Context(), file, store.Proc{Rank: 0, Size: 3})
 	require.NoError(t, err)
 	assert.NoFileExists(t, file)
 	assert.Equal(t, 3, a.Size())

@@ -14,19 +14,19 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// A job is the processes that were started.
+// A job is a set of started processes.
 type job interface {
-	// ended is closed when all, or one that should not have, has ended.
+	// ended is closed when all processes have ended, or one has ended too soon.
 	ended() <-chan struct{}
-	// status is how that came; nil if they ended well.
+	// status returns the reason; nil if all have succeeded.
 	status() error
-	// end waits for the end, and kills what has not ended in time.
+	// end waits for the end, and kills processes that do not end in time.
 	end(patience time.Duration) error
-	// kill ends them at once.
+	// kill ends all processes at once.
 	kill()
 }
 
-// start starts what the options say.
+// start starts the ranks that the options describe.
 func (o *Options) start(output io.Writer) (job, error) {
 	if o.Agents != nil {
 		return o.Agents.start(o.Argv, o.Env)
@@ -41,8 +41,8 @@ func (o *Options) start(output io.Writer) (job, error) {
 	return startProcesses(cmds, output)
 }
 
-// Command is argv started by a launcher, with env on all hosts: ranks, or another
-// program whose processes are to be where ranks are.
+// Command returns argv started by a launcher, with env on all hosts: for ranks, or for another
+// program that has to run on the hosts of the ranks.
 func Command(launch, argv, env []string) *exec.Cmd {
 	return command(carried(append(slices.Clone(launch), argv...), env))
 }
@@ -50,20 +50,19 @@ func Command(launch, argv, env []string) *exec.Cmd {
 func command(argv, env []string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = env
-	// What is typed at the terminal is for the coordinator, who ends them.
+	// Signals of the terminal go to the coordinator only, which ends the processes.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A grandchild that outlives the command must not keep Wait waiting.
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// carryList names the variables OpenMPI's mpirun carries to other hosts; names
-// alone take their values from its environment. MPICH's Hydra and srun carry
-// everything.
+// carryList names the variables that Open MPI's mpirun passes to other hosts. A name without a
+// value takes the value of mpirun's environment. MPICH's Hydra and srun pass all variables.
 const carryList = "OMPI_MCA_mca_base_env_list"
 
-// carried makes OpenMPI carry what is in env and not in our own environment.
-// mpirun refuses the variable together with options -x.
+// carried makes Open MPI pass the variables of env that this process does not have. mpirun refuses
+// the variable together with options -x.
 func carried(argv, env []string) ([]string, []string) {
 	ours := environ()
 	var names []string
@@ -86,7 +85,7 @@ func carried(argv, env []string) ([]string, []string) {
 	return argv, append(env[:len(env):len(env)], carryList+"="+strings.Join(names, ";"))
 }
 
-// processes are children of ours.
+// processes are children of this process.
 type processes struct {
 	cmds []*exec.Cmd
 	over chan struct{} // closed when the first that failed, or the last, has ended

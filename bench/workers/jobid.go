@@ -10,15 +10,14 @@ import (
 	"nvmecr/internal/store"
 )
 
-// InJob returns this process's place in the job of mpirun or srun that it was
-// started by; ok says that there is one, of more than one process.
-func InJob() (place store.Place, ok bool, err error) {
-	place, err = store.PlaceFromEnv(os.Getenv)
+// InJob returns the place of this process in the job of mpirun or srun that started it. ok reports
+// whether there is such a job, with more than one process.
+func InJob() (place store.Proc, ok bool, err error) {
+	place, err = store.ProcFromEnv(os.Getenv)
 	return place, err == nil && place.Size > 1, err
 }
 
-// Rendezvous returns the file in directory dir at which the processes of our
-// job meet.
+// Rendezvous returns the file in directory dir at which the processes of this job meet.
 func Rendezvous(dir string) (string, error) {
 	id, err := jobID(os.Getenv, parentArguments)
 	if err != nil {
@@ -33,8 +32,7 @@ func Rendezvous(dir string) (string, error) {
 	return filepath.Abs(filepath.Join(dir, ".nvmecr-bench-"+clean))
 }
 
-// jobID returns what all processes of a job know, and those of no other job
-// that lives.
+// jobID returns a string that all processes of this job know, and that no other running job has.
 func jobID(getenv func(string) string, parent func() []string) (string, error) {
 	if job, step := getenv("SLURM_JOB_ID"), getenv("SLURM_STEP_ID"); job != "" && step != "" && getenv("OMPI_COMM_WORLD_RANK") == "" {
 		return fmt.Sprintf("slurm-%s-%s", job, step), nil
@@ -44,8 +42,8 @@ func jobID(getenv func(string) string, parent func() []string) (string, error) {
 			return "pmix-" + id, nil
 		}
 	}
-	// MPICH's Hydra tells a process nothing of the kind; but its proxies, our
-	// parents, are all told where their mpiexec listens.
+	// MPICH's Hydra gives processes no such name. But its proxies, the parents of the processes,
+	// all have the address of their mpiexec.
 	args := parent()
 	for i, a := range args {
 		if a == "--control-port" && i+1 < len(args) {
@@ -55,7 +53,7 @@ func jobID(getenv func(string) string, parent func() []string) (string, error) {
 	return "", errors.New("the launcher tells its processes no name of the job: use --launch")
 }
 
-// parentArguments is the command line of the process that started us.
+// parentArguments returns the command line of the parent process.
 func parentArguments() []string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", os.Getppid()))
 	if err != nil {

@@ -45,8 +45,8 @@ func parseReport(line string) (Report, error) {
 // A Round has the reports of all ranks that executed a command.
 type Round []Report
 
-// Span returns the time from the first rank's begin to the last one's end.
-// Hosts have clocks of their own: the longest span of any host then.
+// Span returns the time from the first rank's begin to the last one's end. Clocks of hosts differ,
+// so for several hosts it is the longest span of one host.
 func (r Round) Span() time.Duration {
 	first, last := make(map[string]int64), make(map[string]int64)
 	longest := time.Duration(0)
@@ -61,7 +61,7 @@ func (r Round) Span() time.Duration {
 	return longest
 }
 
-// Sample returns a number of all ranks.
+// Sample returns a number for all ranks.
 func (r Round) Sample(name string) stats.Sample {
 	s := make(stats.Sample, len(r))
 	for i, x := range r {
@@ -78,10 +78,10 @@ func (r Round) Sum(name string) (sum int64) {
 	return sum
 }
 
-// Most returns the largest of a number over all ranks.
-func (r Round) Most(name string) (most int64) {
+// Max returns the largest of a number over all ranks.
+func (r Round) Max(name string) (highest int64) {
 	for _, x := range r {
-		most = max(most, x.values[name])
+		highest = max(highest, x.values[name])
 	}
-	return most
+	return highest
 }

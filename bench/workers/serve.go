@@ -21,8 +21,8 @@ import (
 // measurements by name, except begin and end.
 type Work func() (map[string]int64, error)
 
-// Serve connects to the coordinator at one of the addresses and executes its
-// commands until it says quit. prepare does everything that is not to be timed.
+// Serve connects to the coordinator at one of the addresses and executes its commands until it says
+// quit. prepare does all work that is not to be timed.
 func Serve(ctx context.Context, addresses string, prepare func(command string) (Work, error)) error {
 	conn, err := connect(ctx, addresses)
 	if err != nil {
@@ -61,7 +61,7 @@ func connect(ctx context.Context, addresses string) (net.Conn, error) {
 }
 
 func hello(w io.Writer) error {
-	place, err := store.PlaceFromEnv(os.Getenv)
+	place, err := store.ProcFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func hello(w io.Writer) error {
 	if err != nil {
 		boot = []byte("?")
 	}
-	secret := os.Getenv(SecretVariable)
+	secret := os.Getenv(secretVariable)
 	if secret == "" {
 		secret = "-"
 	}

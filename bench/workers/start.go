@@ -15,9 +15,9 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// SecretVariable is the environment variable with the secret that a rank proves its
-// membership with.
-const SecretVariable = "NVMECR_BENCH_SECRET"
+// secretVariable is the environment variable with the secret by which a rank proves that it belongs
+// to the group.
+const secretVariable = "NVMECR_BENCH_SECRET"
 
 // Options say which ranks to start.
 type Options struct {
@@ -25,18 +25,17 @@ type Options struct {
 	Argv []string
 	// Env is the environment of the ranks.
 	Env []string
-	// Ranks is how many ranks to start on this host, if neither Launch nor Agents is
-	// set.
+	// Ranks is the number of ranks to start on this host, if neither Launch nor Agents is set.
 	Ranks int
-	// Launch is the command line of a launcher, which decides how many.
+	// Launch is the command line of a launcher, which determines the number of ranks.
 	Launch []string
-	// Agents are the processes of our own job.
+	// Agents are the processes of this job.
 	Agents *Agents
-	// Wait is how long the ranks may take to connect; default one minute.
+	// Wait is the time that the ranks have to connect; default one minute.
 	Wait time.Duration
 }
 
-// Start starts a group and waits until all its ranks are there.
+// Start starts a group and waits until all its ranks have connected.
 func Start(ctx context.Context, o Options) (*Group, error) {
 	if o.Wait == 0 {
 		o.Wait = time.Minute
@@ -49,7 +48,7 @@ func Start(ctx context.Context, o Options) (*Group, error) {
 	defer l.Close()
 	secret := rand.Text()
 	o.Argv = append(o.Argv[:len(o.Argv):len(o.Argv)], "--coordinator", addresses)
-	o.Env = append(o.Env[:len(o.Env):len(o.Env)], SecretVariable+"="+secret)
+	o.Env = append(o.Env[:len(o.Env):len(o.Env)], secretVariable+"="+secret)
 	c := &Group{said: &said{}}
 	if c.job, err = o.start(c.said); err != nil {
 		return nil, err
@@ -64,8 +63,8 @@ func Start(ctx context.Context, o Options) (*Group, error) {
 	return c, nil
 }
 
-// listen returns the addresses at which ranks find the listener: those of the
-// network before the loopback's.
+// listen returns the addresses at which ranks reach the listener: those of the network before the
+// loopback address.
 func listen(elsewhere bool) (net.Listener, string, error) {
 	if !elsewhere {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,7 +92,7 @@ func listen(elsewhere bool) (net.Listener, string, error) {
 // hostAddresses returns the IPv4 addresses of this host's network interfaces.
 func hostAddresses() []string {
 	var found []string
-	addrs, _ := net.InterfaceAddrs() // without any there is the loopback
+	addrs, _ := net.InterfaceAddrs() // the loopback address is left
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
 			found = append(found, n.IP.String())
@@ -102,7 +101,7 @@ func hostAddresses() []string {
 	return found
 }
 
-// gather accepts ranks until all are there.
+// gather accepts ranks until all have connected.
 func (c *Group) gather(ctx context.Context, l net.Listener, secret string) error {
 	come := make(chan *member)
 	done := make(chan struct{})
@@ -149,8 +148,8 @@ func (c *Group) sort() {
 	c.ranks = byRank
 }
 
-// accept returns the ranks that connect, until done or the listener is closed. A
-// connection without the secret is closed.
+// accept returns the ranks that connect, until done or the listener is closed. It closes
+// connections without the secret.
 func accept(l net.Listener, secret string, come chan<- *member, done <-chan struct{}) {
 	for {
 		conn, err := l.Accept()
@@ -172,7 +171,7 @@ func accept(l net.Listener, secret string, come chan<- *member, done <-chan stru
 	}
 }
 
-// greeting is how long a rank may take to say who it is.
+// greeting is the time that a rank has to introduce itself.
 const greeting = 10 * time.Second
 
 func greet(conn net.Conn, secret string) (*member, error) {
@@ -196,13 +195,13 @@ func greet(conn net.Conn, secret string) (*member, error) {
 	return m, conn.SetDeadline(time.Time{})
 }
 
-// said collects what ranks print: it is of interest when something fails.
+// said collects the output of ranks, which is shown when something fails.
 type said struct{ demo.Output }
 
-// tailLines is how much of that is told.
+// tailLines is the number of these lines that are shown.
 const tailLines = 60
 
-// tail is the last of it, on a line of its own.
+// tail returns the last lines, beginning on a new line.
 func (s *said) tail() string {
 	if t := strings.TrimSpace(s.Tail(tailLines)); t != "" {
 		return "; it printed: " + t
@@ -210,8 +209,8 @@ func (s *said) tail() string {
 	return ""
 }
 
-// Without returns env without the variables by which launchers tell a process
-// its place, so that a process below one gets its own.
+// Without returns env without the variables in which launchers tell a process its place, so that a
+// process started below one gets its own.
 func Without(env []string) []string {
 	var kept []string
 	for _, kv := range env {

@@ -51,7 +51,7 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 	}
 	defer contain("open", &answer)
 	process.Drain()
-	n, err := process.Open(place(at_dir, at), int(flags), mode)
+	n, err := process.Open(pathAt(at_dir, at), int(flags), mode)
 	return result(n, outside(err, at_out))
 }
 
@@ -127,6 +127,18 @@ func nvmecr_rt_credentials() (answer int64) {
 	return result(0, process.Credentials())
 }
 
+// choose_number: the application is about to give a number of its choice to a descriptor, or closes a standard one; with 0 it has: threads of the runtime open none until then
+//
+//export nvmecr_rt_choose_number
+func nvmecr_rt_choose_number(begins int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain("choose_number", &answer)
+	process.Drain()
+	return result(0, process.ChooseNumber(int(begins)))
+}
+
 // retain: one more descriptor refers to the open file
 //
 //export nvmecr_rt_retain
@@ -166,13 +178,13 @@ func nvmecr_rt_read(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64)
 // write: writes at the offset, or at the end with O_APPEND
 //
 //export nvmecr_rt_write
-func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, most int64) (answer int64) {
+func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, limit int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain("write", &answer)
 	process.Drain()
-	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len), most))
+	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len), limit))
 }
 
 // pread: reads at off
@@ -190,13 +202,13 @@ func nvmecr_rt_pread(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) (a
 // pwrite: writes at off
 //
 //export nvmecr_rt_pwrite
-func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, most int64) (answer int64) {
+func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, limit int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain("pwrite", &answer)
 	process.Drain()
-	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off, most))
+	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off, limit))
 }
 
 // readv: reads into several buffers; off -1 is the offset
@@ -214,13 +226,13 @@ func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) (a
 // writev: writes several buffers; off -1 is the offset
 //
 //export nvmecr_rt_writev
-func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, most int64) (answer int64) {
+func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, limit int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain("writev", &answer)
 	process.Drain()
-	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, most))
+	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, limit))
 }
 
 // seek: lseek
@@ -286,25 +298,25 @@ func nvmecr_rt_fsync(h int64) (answer int64) {
 // ftruncate: sets the size
 //
 //export nvmecr_rt_ftruncate
-func nvmecr_rt_ftruncate(h int64, size int64, most int64) (answer int64) {
+func nvmecr_rt_ftruncate(h int64, size int64, limit int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain("ftruncate", &answer)
 	process.Drain()
-	return result(0, process.Ftruncate(posixshim.Handle(h), size, most))
+	return result(0, process.Ftruncate(posixshim.Handle(h), size, limit))
 }
 
 // fallocate: fallocate(2)
 //
 //export nvmecr_rt_fallocate
-func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) (answer int64) {
+func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, limit int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain("fallocate", &answer)
 	process.Drain()
-	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, most))
+	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, limit))
 }
 
 // lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant
@@ -448,7 +460,7 @@ func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, flags int32, out unsafe.Po
 	}
 	defer contain("stat", &answer)
 	process.Drain()
-	return result(0, outside(process.Stat(place(at_dir, at), int(flags), posixshim.Memory(out, out_len)), at_out))
+	return result(0, outside(process.Stat(pathAt(at_dir, at), int(flags), posixshim.Memory(out, out_len)), at_out))
 }
 
 // statx: statx(2)
@@ -460,7 +472,7 @@ func nvmecr_rt_statx(at_dir int64, at, at_out *C.char, flags int32, mask uint32,
 	}
 	defer contain("statx", &answer)
 	process.Drain()
-	return result(0, outside(process.Statx(place(at_dir, at), int(flags), mask, posixshim.Memory(out, out_len)), at_out))
+	return result(0, outside(process.Statx(pathAt(at_dir, at), int(flags), mask, posixshim.Memory(out, out_len)), at_out))
 }
 
 // chmod: fchmodat(2)
@@ -472,7 +484,7 @@ func nvmecr_rt_chmod(at_dir int64, at, at_out *C.char, mode uint32, flags int32)
 	}
 	defer contain("chmod", &answer)
 	process.Drain()
-	return result(0, outside(process.Chmod(place(at_dir, at), mode, int(flags)), at_out))
+	return result(0, outside(process.Chmod(pathAt(at_dir, at), mode, int(flags)), at_out))
 }
 
 // chown: fchownat(2)
@@ -484,7 +496,7 @@ func nvmecr_rt_chown(at_dir int64, at, at_out *C.char, uid uint32, gid uint32, f
 	}
 	defer contain("chown", &answer)
 	process.Drain()
-	return result(0, outside(process.Chown(place(at_dir, at), uid, gid, int(flags)), at_out))
+	return result(0, outside(process.Chown(pathAt(at_dir, at), uid, gid, int(flags)), at_out))
 }
 
 // utimes: utimensat(2) and its older forms; times are two numbers of seconds, each followed by one of unit nanoseconds, if unit is not 0
@@ -496,7 +508,7 @@ func nvmecr_rt_utimes(at_dir int64, at, at_out *C.char, times unsafe.Pointer, ti
 	}
 	defer contain("utimes", &answer)
 	process.Drain()
-	return result(0, outside(process.Utimes(place(at_dir, at), posixshim.Memory(times, times_len), int(unit), int(flags)), at_out))
+	return result(0, outside(process.Utimes(pathAt(at_dir, at), posixshim.Memory(times, times_len), int(unit), int(flags)), at_out))
 }
 
 // access: faccessat(2)
@@ -508,19 +520,19 @@ func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, flags int32)
 	}
 	defer contain("access", &answer)
 	process.Drain()
-	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(flags)), at_out))
+	return result(0, outside(process.Access(pathAt(at_dir, at), int(mode), int(flags)), at_out))
 }
 
 // truncate: sets the size
 //
 //export nvmecr_rt_truncate
-func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, most int64) (answer int64) {
+func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, limit int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain("truncate", &answer)
 	process.Drain()
-	return result(0, outside(process.Truncate(place(at_dir, at), size, most), at_out))
+	return result(0, outside(process.Truncate(pathAt(at_dir, at), size, limit), at_out))
 }
 
 // mkdir: makes a directory
@@ -532,7 +544,7 @@ func nvmecr_rt_mkdir(at_dir int64, at, at_out *C.char, mode uint32) (answer int6
 	}
 	defer contain("mkdir", &answer)
 	process.Drain()
-	return result(0, outside(process.Mkdir(place(at_dir, at), mode), at_out))
+	return result(0, outside(process.Mkdir(pathAt(at_dir, at), mode), at_out))
 }
 
 // rmdir: removes a directory
@@ -544,7 +556,7 @@ func nvmecr_rt_rmdir(at_dir int64, at, at_out *C.char) (answer int64) {
 	}
 	defer contain("rmdir", &answer)
 	process.Drain()
-	return result(0, outside(process.Rmdir(place(at_dir, at)), at_out))
+	return result(0, outside(process.Rmdir(pathAt(at_dir, at)), at_out))
 }
 
 // unlink: removes a name
@@ -556,7 +568,7 @@ func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) (answer int64) {
 	}
 	defer contain("unlink", &answer)
 	process.Drain()
-	return result(0, outside(process.Unlink(place(at_dir, at)), at_out))
+	return result(0, outside(process.Unlink(pathAt(at_dir, at)), at_out))
 }
 
 // remove: removes a name or a directory
@@ -568,7 +580,7 @@ func nvmecr_rt_remove(at_dir int64, at, at_out *C.char) (answer int64) {
 	}
 	defer contain("remove", &answer)
 	process.Drain()
-	return result(0, outside(process.Remove(place(at_dir, at)), at_out))
+	return result(0, outside(process.Remove(pathAt(at_dir, at)), at_out))
 }
 
 // mknod: makes an empty file; there are no devices, pipes or sockets
@@ -580,7 +592,7 @@ func nvmecr_rt_mknod(at_dir int64, at, at_out *C.char, mode uint32) (answer int6
 	}
 	defer contain("mknod", &answer)
 	process.Drain()
-	return result(0, outside(process.Mknod(place(at_dir, at), mode), at_out))
+	return result(0, outside(process.Mknod(pathAt(at_dir, at), mode), at_out))
 }
 
 // rename: renameat2(2)
@@ -592,7 +604,7 @@ func nvmecr_rt_rename(from_dir int64, from, from_out *C.char, to_dir int64, to, 
 	}
 	defer contain("rename", &answer)
 	process.Drain()
-	return result(0, outside(process.Rename(place(from_dir, from), place(to_dir, to), flags), from_out))
+	return result(0, outside(process.Rename(pathAt(from_dir, from), pathAt(to_dir, to), flags), from_out))
 }
 
 // link: makes a hard link
@@ -604,7 +616,7 @@ func nvmecr_rt_link(from_dir int64, from, from_out *C.char, to_dir int64, to, to
 	}
 	defer contain("link", &answer)
 	process.Drain()
-	return result(0, outside(process.Link(place(from_dir, from), place(to_dir, to), int(follow)), from_out))
+	return result(0, outside(process.Link(pathAt(from_dir, from), pathAt(to_dir, to), int(follow)), from_out))
 }
 
 // symlink: makes a symbolic link
@@ -616,7 +628,7 @@ func nvmecr_rt_symlink(target *C.char, at_dir int64, at, at_out *C.char) (answer
 	}
 	defer contain("symlink", &answer)
 	process.Drain()
-	return result(0, outside(process.Symlink(C.GoString(target), place(at_dir, at)), at_out))
+	return result(0, outside(process.Symlink(C.GoString(target), pathAt(at_dir, at)), at_out))
 }
 
 // readlink: reads a symbolic link
@@ -628,7 +640,7 @@ func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 	}
 	defer contain("readlink", &answer)
 	process.Drain()
-	n, err := process.Readlink(place(at_dir, at), posixshim.Memory(buf, buf_len))
+	n, err := process.Readlink(pathAt(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
 }
 
@@ -641,7 +653,7 @@ func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 	}
 	defer contain("realpath", &answer)
 	process.Drain()
-	n, err := process.Realpath(place(at_dir, at), posixshim.Memory(buf, buf_len))
+	n, err := process.Realpath(pathAt(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
 }
 
@@ -654,7 +666,7 @@ func nvmecr_rt_statfs(at_dir int64, at, at_out *C.char, out unsafe.Pointer, out_
 	}
 	defer contain("statfs", &answer)
 	process.Drain()
-	return result(0, outside(process.Statfs(place(at_dir, at), posixshim.Memory(out, out_len)), at_out))
+	return result(0, outside(process.Statfs(pathAt(at_dir, at), posixshim.Memory(out, out_len)), at_out))
 }
 
 // fstatfs: fstatfs(2)
@@ -678,7 +690,7 @@ func nvmecr_rt_statvfs(at_dir int64, at, at_out *C.char, out unsafe.Pointer, out
 	}
 	defer contain("statvfs", &answer)
 	process.Drain()
-	return result(0, outside(process.Statvfs(place(at_dir, at), posixshim.Memory(out, out_len)), at_out))
+	return result(0, outside(process.Statvfs(pathAt(at_dir, at), posixshim.Memory(out, out_len)), at_out))
 }
 
 // fstatvfs: fstatvfs(3)

@@ -38,8 +38,8 @@ var opening struct {
 	processfs.Opener
 	getenv func(string) string
 
-	mu    sync.Mutex
-	place *store.Place // once it is known
+	mu   sync.Mutex
+	proc *store.Proc // once it is known
 
 	joint atomic.Pointer[joint] // while MPI_Init opens the partition
 }
@@ -62,7 +62,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	runtime.GOMAXPROCS(maxProcs)
 	debug.SetGCPercent(gcPercent)
 	process = posixshim.New(opening.Open, complain)
-	opening.Process, opening.Place, opening.Logf, opening.Formatted = process, where, complain, formatted
+	opening.Process, opening.Proc, opening.Logf, opening.Formatted = process, where, complain, formatted
 	process.Ending = dial.Retire
 	process.Identify = store.Cred
 	process.Successor = successor
@@ -92,7 +92,7 @@ func complain(format string, args ...any) {
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
 	who := "nvmecr: "
 	if opening.mu.TryLock() {
-		if p := opening.place; p != nil && p.Size > 1 {
+		if p := opening.proc; p != nil && p.Size > 1 {
 			who = fmt.Sprintf("nvmecr: rank %d: ", p.Rank)
 		}
 		opening.mu.Unlock()
@@ -101,18 +101,18 @@ func complain(format string, args ...any) {
 	_, _ = unix.Write(2, line) // there is nowhere else to say it
 }
 
-// where returns this process's place: what MPI said, or the environment.
-func where() (store.Place, error) {
+// where returns this process's rank, from MPI or the environment.
+func where() (store.Proc, error) {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
-	if opening.place == nil {
-		p, err := store.PlaceFromEnv(opening.getenv)
+	if opening.proc == nil {
+		p, err := store.ProcFromEnv(opening.getenv)
 		if err != nil {
 			return p, err
 		}
-		opening.place = &p
+		opening.proc = &p
 	}
-	return *opening.place, nil
+	return *opening.proc, nil
 }
 
 // view is where the kernel of this host has the files of this process.
@@ -122,29 +122,29 @@ func view() (v posixshim.View) {
 		return v
 	}
 	if opening.Config.View == config.ViewJob {
-		p = store.Place{Rank: 0, Size: 1} // the server writes no partition: it has the tree as a process without a rank has it
+		p = store.Proc{Rank: 0, Size: 1} // the server writes no partition: it has the tree as a process without a rank has it
 	}
 	v.Dir, v.Number = p.Tree()
 	v.Dir = filepath.Join(opening.Config.Export, v.Dir)
 	return v
 }
 
-// recordPlace records the place that MPI says. It fails if the partition of another
-// place may already be open.
-func recordPlace(job *mpiwrap.Job) error {
+// recordRank records the rank from MPI_Init. It fails if the partition of another
+// rank may already be open.
+func recordRank(job *mpiwrap.Job) error {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
-	if p := opening.place; p != nil && (p.Rank != job.Rank || p.Size != job.Size) {
+	if p := opening.proc; p != nil && (p.Rank != job.Rank || p.Size != job.Size) {
 		return fmt.Errorf("this is rank %d of %d by %s, and rank %d of %d by MPI_Init: the program must not use %s before MPI_Init: %w",
 			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.Config.Mount, unix.EINVAL)
 	}
 	if opening.Config.Mapping.ByHosts() {
-		if opening.place != nil {
+		if opening.proc != nil {
 			return fmt.Errorf("--mapping names hosts, and the host of each rank is known from MPI_Init on: the program must not use %s before MPI_Init: %w", opening.Config.Mount, unix.EINVAL)
 		}
-		opening.Config.Mapping = job.Plan // nobody has used it
+		opening.Config.Mapping = job.Plan // no file was open yet
 	}
-	opening.place = &store.Place{Rank: job.Rank, Size: job.Size, From: "MPI"}
+	opening.proc = &store.Proc{Rank: job.Rank, Size: job.Size, From: "MPI"}
 	return nil
 }
 
@@ -165,7 +165,7 @@ func mpiInit() error {
 		return report(openForWriting())
 	}
 	if err == nil {
-		if err = recordPlace(job); err == nil {
+		if err = recordRank(job); err == nil {
 			err = openInJob(job)
 		} else {
 			_ = job.Formatted(err) // the ranks that share the target wait for it
@@ -244,7 +244,7 @@ func mpiFinalize() error { return process.SyncMappings() }
 func finish() error {
 	err := process.Finish()
 	if cfg := opening.Config; err != nil && cfg != nil && cfg.Durability == config.DurableClose {
-		complain("what was written may not be complete: %v", err) // nobody else tells
+		complain("what was written may not be complete: %v", err) // not reported elsewhere
 	}
 	return err
 }

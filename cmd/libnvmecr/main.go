@@ -30,7 +30,7 @@ var process *posixshim.Process
 const (
 	pathOutside  = -4096 // NV_OUTSIDE
 	pathRedirect = -4097 // NV_REDIRECT
-	beyond       = -4099 // NV_BEYOND
+	fileTooLarge = -4099 // NV_FILE_TOO_LARGE
 	pathMax      = 4096  // NV_PATH
 )
 
@@ -58,8 +58,8 @@ func result(n int, err error) int64 {
 		return pathOutside
 	case err == errRedirect:
 		return pathRedirect
-	case errors.Is(err, microfs.ErrBeyond):
-		return beyond
+	case errors.Is(err, microfs.ErrFileTooLarge):
+		return fileTooLarge
 	}
 	return -int64(process.Errno(err))
 }
@@ -83,8 +83,8 @@ func callOwn(f unsafe.Pointer, fd, own int) int {
 	return int(C.call_own(f, C.int(fd), C.int(own)))
 }
 
-func place(dir int64, path *C.char) posixshim.Place {
-	return posixshim.Place{Dir: posixshim.Handle(dir), Path: C.GoString(path)}
+func pathAt(dir int64, path *C.char) posixshim.PathAt {
+	return posixshim.PathAt{Dir: posixshim.Handle(dir), Path: C.GoString(path)}
 }
 
 // outside puts what an error says to go on with into the caller's buffer of

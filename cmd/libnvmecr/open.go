@@ -13,7 +13,7 @@ import (
 func openForWriting() error {
 	err := process.OpenForWriting()
 	var elsewhere *posixshim.RedirectError
-	if errors.As(err, &elsewhere) || errors.Is(err, store.ErrNoSolo) {
+	if errors.As(err, &elsewhere) || errors.Is(err, store.ErrNoSingletonPartition) {
 		return nil
 	}
 	return err

@@ -129,6 +129,6 @@ func others(core unix.CPUSet) (wide unix.CPUSet, ok bool) {
 // granted says whether the job may have so many processors of this node. A batch system that does not confine its jobs
 // tells them at least.
 func granted(limit string, count int) bool {
-	most, err := strconv.Atoi(limit)
-	return limit == "" || err == nil && count <= most
+	allowed, err := strconv.Atoi(limit)
+	return limit == "" || err == nil && count <= allowed
 }

@@ -37,7 +37,7 @@ func attachToServer(cfg *config.Config) {
 // successor connects to nvmecr serve, which takes over what other processes have open of this one. Where it was killed, or
 // this is another host than that of nvmecr run and there is no view, the first process that needs it starts it.
 func successor() (posixshim.Successor, error) {
-	place, err := where()
+	proc, err := where()
 	if err != nil {
 		return posixshim.Successor{}, err
 	}
@@ -49,7 +49,7 @@ func successor() (posixshim.Successor, error) {
 		}
 		socket, err = owner.DialSuccessor(group)
 	}
-	return posixshim.Successor{Socket: socket, Rank: place.Rank, Size: place.Size}, err
+	return posixshim.Successor{Socket: socket, Rank: proc.Rank, Size: proc.Size}, err
 }
 
 func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) }

@@ -30,10 +30,10 @@ import (
 	"nvmecr/drain"
 )
 
-// Scheme is what the name of a second level in a bucket begins with.
+// Scheme is the prefix of the name of a second level in a bucket.
 const Scheme = "s3://"
 
-// tries is how often a request is sent before it has failed. Whoever copies tries again later.
+// tries is how often a request is sent before it fails. The callers repeat failed copies later.
 const tries = 4
 
 // Open returns the level of a store in a bucket that exists: s3://BUCKET/PREFIX. getenv is os.Getenv.
@@ -82,7 +82,7 @@ type bucket struct {
 	name string
 }
 
-// check says what is wrong before a job starts.
+// check fails if the settings are invalid, before a job starts.
 func (b *bucket) check(ctx context.Context) error {
 	there, err := b.BucketExists(ctx, b.name)
 	if err == nil && !there {
@@ -91,7 +91,7 @@ func (b *bucket) check(ctx context.Context) error {
 	return b.explain(err)
 }
 
-// explain says what an error means to a user.
+// explain adds the remedy to an error.
 func (b *bucket) explain(err error) error {
 	var e minio.ErrorResponse
 	if !errors.As(err, &e) {

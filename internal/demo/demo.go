@@ -47,11 +47,13 @@ const restarts = "melt.{step}.*"
 type Options struct {
 	Nvmecr string // the command
 	Seed   int64  // of the random instant
-	// Target is the transport id of a namespace of somebody else's target,
+	// Target is the transport id of a namespace of another target,
 	// whose content is overwritten; "" for the one that nvmecr brings along.
 	Target string
 	// Brief asks for a smaller job, for tests.
 	Brief bool
+	// Env is more environment of all processes, for tests.
+	Env []string
 }
 
 // demonstration is one run of the story.
@@ -78,6 +80,7 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stage.Close()) }()
+	stage.Env = o.Env
 	cfg, err := stage.Config(name)
 	if o.Target != "" {
 		cfg = config.Default()

@@ -19,11 +19,11 @@ import (
 // so many ranks holds, oldest first.
 func Survey(ctx context.Context, cfg *config.Config, ranks int, pattern string) ([]checkpoint.Set, error) {
 	tree := cfg.View == config.ViewJob
-	places := []store.Place{{Rank: parttable.Solo}} // the names of a tree
+	places := []store.Proc{{Rank: parttable.Singleton}} // the names of a tree
 	if !tree {
 		places = nil
 		for rank := range ranks {
-			places = append(places, store.Place{Rank: rank, Size: ranks})
+			places = append(places, store.Proc{Rank: rank, Size: ranks})
 		}
 	}
 	var files []checkpoint.File
@@ -53,7 +53,7 @@ func Complete(sets []checkpoint.Set) (n int) {
 
 // readRoot returns the files in the root of a partition; none where it was
 // never written.
-func readRoot(ctx context.Context, cfg *config.Config, place store.Place) (files []checkpoint.File, err error) {
+func readRoot(ctx context.Context, cfg *config.Config, place store.Proc) (files []checkpoint.File, err error) {
 	p, err := store.Open(ctx, cfg, place, store.Options{ReadOnly: true})
 	if errors.Is(err, microfs.ErrUnformatted) {
 		return nil, nil
@@ -93,10 +93,10 @@ func readRoot(ctx context.Context, cfg *config.Config, place store.Place) (files
 }
 
 // writers returns the function that says which rank has written a file: in a tree the first that the index knows bytes of.
-func writers(fs *microfs.FS, place store.Place) (rank func(microfs.Ino) int, err error) {
+func writers(fs *microfs.FS, place store.Proc) (rank func(microfs.Ino) int, err error) {
 	first := map[microfs.Ino]int{}
 	err = fs.EachRange(func(a microfs.Attr, ranges []microfs.Range) error {
-		first[a.Ino] = int(ranges[0].Place)
+		first[a.Ino] = int(ranges[0].Partition)
 		return nil
 	})
 	return func(ino microfs.Ino) int {

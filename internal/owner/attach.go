@@ -14,19 +14,19 @@ import (
 )
 
 // attachFile is in the directory of a group on hosts other than that of `nvmecr run`. Its bytes are locked: attachByte by
-// all processes that attach, for reading, and by a server that ends, for writing; startByte by who starts a server.
+// all processes that attach, for reading, and by a server that ends, for writing; startByte by the process that starts a server.
 const attachFile = "attach"
 
 const (
 	attachByte = iota // fcntl(2), F_OFD_SETLK: children that are forked have it, too
-	startByte         // F_SETLK: they have it not, so nobody waits for them
+	startByte         // F_SETLK: it is not inherited, so children do not count
 )
 
 func byteLock(kind int16, at int64) *unix.Flock_t {
 	return &unix.Flock_t{Type: kind, Start: at, Len: 1}
 }
 
-// OfRun says that `nvmecr run` has started the group's run on this host, by Prepare.
+// OfRun reports whether `nvmecr run` has started the group's run on this host, by Prepare.
 func OfRun(group string) bool {
 	_, err := os.Lstat(filepath.Join(Directory(group), runFile))
 	return err == nil
@@ -36,7 +36,7 @@ func OfRun(group string) bool {
 // has called ListenForHandovers it calls start, in one process at a time; start returns once somebody has. It waits
 // for other processes until ctx ends.
 //
-// It does not look again: whoever has something for one that was killed meanwhile finds out (DialSuccessor).
+// It does not check again: a process that has files for a server killed meanwhile finds out (DialSuccessor).
 func Attach(ctx context.Context, group string, start func() error) error {
 	fd, err := attach(ctx, group)
 	if err != nil {
@@ -80,7 +80,7 @@ func attach(ctx context.Context, group string) (int, error) {
 	}
 }
 
-// waitForLock takes a lock, and waits for who has it.
+// waitForLock takes a lock, and waits for its holder.
 func waitForLock(ctx context.Context, fd, command int, lock *unix.Flock_t) error {
 	for {
 		err := unix.FcntlFlock(uintptr(fd), command, lock)
@@ -93,7 +93,7 @@ func waitForLock(ctx context.Context, fd, command int, lock *unix.Flock_t) error
 	}
 }
 
-// isListening says that a process that lives has called ListenForHandovers.
+// isListening reports whether a living process has called ListenForHandovers.
 func isListening(group string) bool {
 	fd, err := DialSuccessor(group)
 	if err != nil {
@@ -103,11 +103,12 @@ func isListening(group string) bool {
 	return true
 }
 
-// Unattached says that no process attaches, and sees to it that none begins to: Attach waits until this process has ended.
+// Unattached reports whether no process is attached. If so no process can attach any more: Attach waits until this
+// process has ended.
 func Unattached(group string) bool {
 	fd, err := unix.Open(filepath.Join(Directory(group), attachFile), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return true // without a directory nobody can
+		return true // without a directory no process can
 	}
 	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attachByte)) != nil {
 		_ = unix.Close(fd)
@@ -116,11 +117,11 @@ func Unattached(group string) bool {
 	return true // the lock ends with this process
 }
 
-// Leave removes what a server leaves on a host where nobody attaches any more, and nobody else has a lock.
-func Leave(group string) {
+// RemoveUnattached removes the directory of a group after its server, if no process is attached or has a lock.
+func RemoveUnattached(group string) {
 	dir := Directory(group)
 	if OfRun(group) || remove(filepath.Join(dir, attachFile)) != nil {
-		return // Abandon does it, or the next one
+		return // RemoveGroup does it, or the next one
 	}
 	_ = os.Remove(dir)
 }

@@ -49,7 +49,7 @@ func prepares() {
 
 // Of those that come at once one starts the server. It ends, and who comes then waits for its end, when all have.
 func TestAttend(t *testing.T) {
-	t.Cleanup(func() { Abandon("group") })
+	t.Cleanup(func() { RemoveGroup("group") })
 	assert.False(t, OfRun("group"))
 	processes := make([]*process, 6)
 	for i := range processes {
@@ -68,7 +68,7 @@ func TestAttend(t *testing.T) {
 	require.True(t, Unattached("group"))
 	assert.Equal(t, "waited", start(t, "waits").line(t))
 	require.NoError(t, remove(Directory("group")+"/"+successorFile)) // of the one that has just ended
-	Leave("group")
+	RemoveUnattached("group")
 	assert.NoDirExists(t, Directory("group"))
 	// The next one finds no lock in a directory of its own.
 	assert.Equal(t, "serves", start(t, "attaches").line(t))
@@ -76,7 +76,7 @@ func TestAttend(t *testing.T) {
 	require.NoError(t, Prepare("group"))
 	assert.True(t, OfRun("group"))
 	assert.True(t, InUse("group"))
-	Leave("group")
+	RemoveUnattached("group")
 	assert.True(t, OfRun("group"), "that is the run's to remove")
 }
 
@@ -97,6 +97,6 @@ func TestInUse(t *testing.T) {
 	assert.True(t, InUse("used"))
 	p.kill()
 	assert.False(t, InUse("used"))
-	Abandon("used")
+	RemoveGroup("used")
 	assert.NoDirExists(t, Directory("used"))
 }

@@ -22,10 +22,10 @@ import (
 // elsewhere.
 var base = "/tmp"
 
-// prefix is what the names of the user's directories begin with.
+// prefix is the prefix of the names of the user's directories.
 func prefix() string { return base + "/nvmecr-" + strconv.Itoa(os.Geteuid()) }
 
-// name is the path of the directory of a group.
+// name returns the path of the directory of a group.
 func name(group string) string {
 	dir := prefix()
 	if group != "" {
@@ -52,7 +52,7 @@ func directory(group string) (string, error) {
 	return dir, nil
 }
 
-// Prepare makes the directory of a group, which is in use until Abandon, EndRun or the end of this process. What is wrong
+// Prepare makes the directory of a group, which is in use until RemoveGroup, EndRun or the end of this process. What is wrong
 // with it is known then, before there is a process that needs a lock.
 func Prepare(group string) error {
 	if err := checkGroup(group); err != nil {
@@ -82,17 +82,18 @@ func Prepare(group string) error {
 	return nil
 }
 
-// prepared has the locked file of each group that this process has prepared, by its name (InUse).
+// prepared maps the groups that this process has prepared to their locked files (InUse).
 var prepared sync.Map
 
-// forgetRun closes what Prepare has opened.
+// forgetRun closes the files that Prepare has opened.
 func forgetRun(group string) {
 	if run, ok := prepared.LoadAndDelete(group); ok {
 		_ = run.(*os.File).Close()
 	}
 }
 
-// InUse reports whether the process that has called Prepare lives, or one that has attached to the run on this host.
+// InUse reports whether the process that has called Prepare lives, or any process that has attached to the run on this
+// host.
 func InUse(group string) bool {
 	dir := Directory(group)
 	if run, err := os.Open(filepath.Join(dir, runFile)); err == nil {
@@ -110,19 +111,19 @@ func InUse(group string) bool {
 	return unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, lock) == nil && lock.Type != unix.F_UNLCK
 }
 
-// Directory returns the directory of a group, which Prepare has made.
+// Directory returns the directory of a group. Prepare has created it.
 func Directory(group string) string { return prefix() + "-" + group }
 
 // ViewName is the mount point of the view of a run, in the directory of its group.
 const ViewName = "view"
 
-// successorFile is where nvmecr serve listens, in the directory of its run's group.
+// successorFile is the socket of nvmecr serve, in the directory of its run's group.
 const successorFile = "serve.sock"
 
-// ErrServed says that another process of this host listens for handovers.
+// ErrServed: another process of this host listens for handovers.
 var ErrServed = errors.New("another process of this host serves the run")
 
-// A HandoverListener is a socket that ListenForHandovers has made.
+// A HandoverListener is a socket of ListenForHandovers.
 type HandoverListener struct {
 	*net.UnixListener
 	dir int // locked: flock(2)
@@ -161,7 +162,7 @@ func ListenForHandovers(group string) (*HandoverListener, error) {
 	return &HandoverListener{l, fd}, nil
 }
 
-// DialSuccessor connects to who has called ListenForHandovers, a process of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to
+// DialSuccessor connects to the process that has called ListenForHandovers, one of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to
 // close (ownfd). ENOENT and ECONNREFUSED say that there is none on this host.
 func DialSuccessor(group string) (int, error) {
 	return dial(group, successorFile, unix.SOCK_SEQPACKET)
@@ -227,7 +228,7 @@ func removeGroup(dir string, before time.Time) {
 	_ = os.Remove(dir)                          // unless a lock is left
 }
 
-// EndRun undoes Prepare where a server goes on, which removes the directory (Leave).
+// EndRun undoes Prepare if a server continues, which later removes the directory (RemoveUnattached).
 func EndRun(group string) {
 	if checkGroup(group) == nil && group != "" {
 		_ = os.Remove(filepath.Join(Directory(group), runFile))
@@ -238,7 +239,7 @@ func EndRun(group string) {
 // OtherUser returns the user whose group it is on this host, if this process is another
 // one's: a child that has changed its user. That the user is the one whom the
 // directory belongs to, not the one whom its name says, is for containers that give users
-// other numbers. A group without a directory is nobody's yet.
+// other numbers. A group without a directory is not used yet.
 func OtherUser(group string) (uid uint32, other bool) {
 	if group == "" || checkGroup(group) != nil {
 		return 0, false
@@ -257,16 +258,16 @@ func OtherUser(group string) (uid uint32, other bool) {
 	return uid, other
 }
 
-// Abandon removes the directory of a group, with what killed owners have left. One that
+// RemoveGroup removes the directory of a group, with what killed owners have left. One that
 // is in use stays, and the next run on this host removes it when it is not any more.
-func Abandon(group string) {
+func RemoveGroup(group string) {
 	if checkGroup(group) == nil && group != "" {
 		removeGroup(prefix()+"-"+group, time.Now().Add(time.Minute))
 		forgetRun(group)
 	}
 }
 
-// groupAge is how long a directory of a group may be there before somebody has locked something in it.
+// groupAge is how long the directory of a group may exist without a lock in it.
 const groupAge = time.Minute
 
 // sweepGroups removes the directories of groups from before whose processes were all killed.
@@ -280,7 +281,8 @@ func sweepGroups(before time.Time) {
 	}
 }
 
-// sweepGroup removes one, unless a process of it lives: it takes the locks of them all first.
+// sweepGroup removes the directory of a group, unless a process of the group lives. It takes all locks of the group
+// first.
 func sweepGroup(dir string, before time.Time) {
 	for _, l := range []struct {
 		file string
@@ -311,7 +313,7 @@ func sweepGroup(dir string, before time.Time) {
 	}
 }
 
-// litterAge is when files nobody has locked are taken for left behind.
+// litterAge is the age at which unlocked files count as left behind.
 const litterAge = 24 * time.Hour
 
 // swept: once per process is enough.

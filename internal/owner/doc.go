@@ -21,7 +21,7 @@
 // of flock(2), or an open file description lock, would live on in every child
 // that outlives the owner. Its price is that the process loses it by closing
 // any descriptor of the file, so this package opens a lock file once per
-// process (the held table) and nobody else may. The application it runs in is
+// process (the held table) and other code may not. The application it runs in is
 // kept from it by package ownfd. A vfork child that closes
 // descriptors does no harm: the lock belongs to the parent's descriptor table.
 //
@@ -30,7 +30,7 @@
 // jobs go on; two processes could hold "the" lock. The files have the sticky
 // bit, which keeps cleaners of /tmp off them. An owner removes them when it
 // gives up, so a lock counts only if the name still leads to the file that was
-// locked; what killed owners leave is removed after a day by whoever comes by, and with
+// locked; what killed owners leave is removed after a day by the next process that uses the directory, and with
 // the directory of their run, by the next one on the host, when all of its processes have ended.
 //
 // # The protocol

@@ -14,7 +14,7 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// indexFile is where the index of the job's tree listens, in the directory of its run's group.
+// indexFile is the socket of the index of the job's tree, in the directory of its run's group.
 const indexFile = "tree.sock"
 
 // ListenForIndex makes the socket on which the processes of the group's run on this host reach the index of the job's tree. Only who
@@ -35,8 +35,7 @@ func ListenForIndex(group string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// DialIndex connects to what ListenForIndex has made, if that is of this user. The descriptor, a stream, is the runtime's (ownfd).
-// window is memory of so many bytes that the index shares (ShareWindow), or nil.
+// window is the memory that the index shares (ShareWindow), or nil.
 func DialIndex(group string, size int, patience time.Duration) (fd int, window []byte, err error) {
 	if fd, err = dial(group, indexFile, unix.SOCK_STREAM); err != nil {
 		return -1, nil, err

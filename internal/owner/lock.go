@@ -25,7 +25,7 @@ const MaxKey = 60
 // MaxNote is the longest note of an owner, in bytes.
 const MaxNote = 64
 
-// patience is how often a waiting process looks at the lock.
+// patience is how often a waiting process tries the lock.
 const patience = 20 * time.Millisecond
 
 // A Lock is the ownership of one key by this process.
@@ -47,7 +47,7 @@ type Lock struct {
 type BusyError struct {
 	Key string // or a name for it that says more
 	PID int    // of the owner, 0 if not known
-	// Note is what the owner has left for those who find it busy.
+	// Note is what the owner has left for processes that find it busy.
 	Note string
 	// Silent says that the owner did not answer in time, otherwise it
 	// answered that it cannot yield now.
@@ -72,7 +72,7 @@ func (e *BusyError) Error() string {
 // Unwrap returns syscall.EBUSY.
 func (e *BusyError) Unwrap() error { return syscall.EBUSY }
 
-// held has the paths this process holds or tries to hold; guarded by heldMu.
+// held has the paths of the lock files that this process holds or tries to hold; guarded by heldMu.
 var (
 	heldMu sync.Mutex
 	held   = map[string]bool{}
@@ -144,10 +144,10 @@ func Divide(ctx context.Context, group, key string, ranks uint32, mapping string
 	return &BusyError{Key: key, Silent: err != nil}
 }
 
-// A RefusedError says why the owner of a partition did not do what it was asked for.
+// A RefusedError is the reason for which the owner of a partition refused a request.
 type RefusedError struct{ Reason string }
 
-// Error is what the owner said.
+// Error returns the owner's text.
 func (e *RefusedError) Error() string { return e.Reason }
 
 func (l *Lock) acquire(ctx context.Context, key string) error {
@@ -224,7 +224,7 @@ func readNote(fd int) string {
 	return note
 }
 
-// free reports whether nobody has the lock. Only for a path that this process
+// free reports whether no process has the lock. Only for a path that this process
 // has in held but does not own: closing the file would drop the lock.
 func (l *Lock) free() bool {
 	fd, err := unix.Open(l.path+".lock", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
@@ -269,7 +269,7 @@ func remove(name string) error {
 	return nil
 }
 
-// sameFile reports whether fd is still what name names.
+// sameFile reports whether name still leads to the file of fd.
 func sameFile(fd int, name string) bool {
 	var a, b unix.Stat_t
 	return unix.Fstat(fd, &a) == nil && unix.Lstat(name, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino

@@ -430,8 +430,8 @@ func TestGroups(t *testing.T) {
 	require.NoError(t, b.Release())
 	assert.NoDirExists(t, prefix()+"-b", "the last one takes it away")
 	require.NoError(t, Prepare("b"))
-	Abandon("a")
-	Abandon("b")
+	RemoveGroup("a")
+	RemoveGroup("b")
 	assert.DirExists(t, prefix()+"-a", "in use")
 	assert.NoDirExists(t, prefix()+"-b")
 	require.NoError(t, a.Release())
@@ -518,7 +518,7 @@ func TestSweepGroups(t *testing.T) {
 	}
 	require.NoError(t, Prepare("used"))
 	assert.True(t, InUse("used"))
-	Abandon("used")
+	RemoveGroup("used")
 }
 
 // A process that has changed its user is told whose the run is, on the host where it began,
@@ -528,7 +528,7 @@ func TestOtherUser(t *testing.T) {
 	_, other := OtherUser(group)
 	assert.False(t, other, "nobody's yet")
 	require.NoError(t, Prepare(group))
-	defer Abandon(group)
+	defer RemoveGroup(group)
 	l, err := Acquire(context.Background(), group, "k", "", nil)
 	require.NoError(t, err)
 	require.NoError(t, l.Release())

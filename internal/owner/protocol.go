@@ -49,7 +49,7 @@ func newMessage(code uint16, what string) []byte {
 	return append(b, what...)
 }
 
-// readMessage reads one through read, which fills what it is given.
+// readMessage reads a message with read, which fills its buffer.
 func readMessage(read func([]byte) error) (code uint16, what string, err error) {
 	var b [headerSize]byte
 	if err := read(b[:]); err != nil {
@@ -82,7 +82,7 @@ func (l *Lock) serve() error {
 	return nil
 }
 
-// listenAt makes a socket that listens. It is not of package net, whose sockets have the numbers they come with.
+// listenAt returns a listening socket. It does not use package net, which cannot choose the number of the descriptor.
 func listenAt(name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -98,22 +98,25 @@ func listenAt(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// accept has answer serve who comes, each on a goroutine, until the socket is closed.
+// accept calls answer for each connection, on a goroutine of its own, until the socket is closed.
 func accept(listen *os.File, answer func(conn *os.File)) {
 	raw, err := listen.SyscallConn()
 	for err == nil {
 		var fd int
 		var failed error
 		err = raw.Read(func(on uintptr) bool {
-			fd, _, failed = unix.Accept4(int(on), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+			fd, failed = ownfd.Open(func() (int, error) {
+				fd, _, err := unix.Accept4(int(on), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+				return fd, err
+			})
 			return failed != unix.EAGAIN
 		})
 		switch {
 		case err != nil:
-		case failed != nil: // out of descriptors: those who ask keep asking
+		case failed != nil: // out of descriptors: clients try again
 			time.Sleep(patience)
 		default:
-			go answer(os.NewFile(uintptr(ownfd.Hold(fd)), listen.Name()))
+			go answer(os.NewFile(uintptr(fd), listen.Name()))
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,12 +22,14 @@ import (
 
 // A process may have taken on to write to files what other processes write to sockets (posixshim). Who opens a file, or looks at
 // its size, has to find what was written before, also by a process that has ended since. Each process that has such sockets
-// therefore listens in the directory relayDir of its group: it ends a connection when it has written what was there.
+// therefore listens in the directory relayDir of its group: it answers each byte of a connection with a byte when it has written what was
+// there. A connection is kept from one question to the next.
 
 // relayDir is in the directory of a group, while a process relays.
 const relayDir = "relay"
 
-// Relays are the processes of a run on this host that relay. The methods may be called from any goroutine.
+// Relays are the processes of a run on this host that relay data from sockets to files. The methods may be called from
+// any goroutine.
 type Relays struct {
 	Group   string
 	Timeout time.Duration // how long Await waits for one process, once
@@ -35,12 +38,14 @@ type Relays struct {
 	listen *os.File
 	file   string // of this process's socket, in relayDir
 
-	silent sync.Map // files of those that have not answered
+	awaiting sync.Mutex          // held by Await; guards what follows
+	asked    map[string]int      // connections to others, by file
+	silent   map[string]struct{} // files of those that have not answered
 }
 
 var relayNumber atomic.Uint64 // of those of this process
 
-// Listen makes this process one of them, until Close: finish writes to the files what there is.
+// Listen adds this process to the relays, until Close. finish writes the data in its sockets to the files.
 func (c *Relays) Listen(finish func()) error {
 	dir, err := directory(c.Group)
 	if err != nil {
@@ -69,11 +74,37 @@ func (c *Relays) Listen(finish func()) error {
 	c.mu.Unlock()
 	go accept(listen, func(conn *os.File) {
 		defer ownfd.CloseFile(conn)
-		if samePeer(conn) {
+		b := make([]byte, 1)
+		for samePeer(conn) {
+			if _, err := conn.Read(b); err != nil {
+				return
+			}
 			finish()
+			if reply(conn) != nil {
+				return
+			}
 		}
 	})
 	return nil
+}
+
+// reply sends a byte, without SIGPIPE if the other end has gone.
+func reply(conn *os.File) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		failed = tell(int(fd))
+		return failed != unix.EAGAIN
+	})
+	return errors.Join(err, failed)
+}
+
+func tell(fd int) error {
+	_, err := unix.SendmsgN(fd, []byte{0}, nil, nil, unix.MSG_NOSIGNAL)
+	return err
 }
 
 // Close undoes Listen.
@@ -98,48 +129,95 @@ func (c *Relays) Await() {
 		return
 	}
 	dir := filepath.Join(Directory(c.Group), relayDir)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
+	entries, _ := os.ReadDir(dir) // none if there is no directory
 	c.mu.Lock()
 	own := c.file
 	c.mu.Unlock()
+	c.awaiting.Lock()
+	defer c.awaiting.Unlock()
+	there := make(map[string]struct{}, len(entries))
 	for _, e := range entries {
-		if _, silent := c.silent.Load(e.Name()); !silent && e.Name() != own && !strings.HasPrefix(e.Name(), ".") {
-			c.await(e.Name())
+		file := e.Name()
+		there[file] = struct{}{}
+		if _, silent := c.silent[file]; !silent && file != own && !strings.HasPrefix(file, ".") {
+			c.await(file)
+		}
+	}
+	for file := range c.asked {
+		if _, is := there[file]; !is {
+			c.hangUp(file)
 		}
 	}
 }
 
-// await waits for one process.
+// await waits for the relay of one process.
 func (c *Relays) await(file string) {
+	for {
+		_, kept := c.asked[file]
+		if !kept && !c.connect(file) {
+			return
+		}
+		err := c.ask(file)
+		if err == nil {
+			return
+		}
+		c.hangUp(file)
+		if !kept || err == unix.EAGAIN {
+			return
+		}
+	}
+}
+
+// connect connects to one process.
+func (c *Relays) connect(file string) bool {
 	fd, err := dial(c.Group, filepath.Join(relayDir, file), unix.SOCK_STREAM)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) { // it was killed
 			_ = os.Remove(filepath.Join(Directory(c.Group), relayDir, file))
 		}
-		return
+		return false
 	}
-	defer func() { _ = ownfd.Close(fd) }()
-	end := time.Now().Add(cmp.Or(c.Timeout, time.Minute))
 	slice := unix.NsecToTimeval(patience.Nanoseconds())
 	if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &slice) != nil {
-		return
+		_ = ownfd.Close(fd)
+		return false
 	}
-	for {
-		switch _, err := unix.Read(fd, make([]byte, 1)); {
+	if c.asked == nil {
+		c.asked, c.silent = map[string]int{}, map[string]struct{}{}
+	}
+	c.asked[file] = fd
+	return true
+}
+
+func (c *Relays) hangUp(file string) {
+	_ = ownfd.Close(c.asked[file])
+	delete(c.asked, file)
+}
+
+// ask waits until one process has answered. After an error the connection is not used again.
+func (c *Relays) ask(file string) error {
+	fd := c.asked[file]
+	if err := tell(fd); err != nil {
+		return err
+	}
+	end := time.Now().Add(cmp.Or(c.Timeout, time.Minute))
+	for b := make([]byte, 1); ; {
+		switch n, err := unix.Read(fd, b); {
+		case n == 1:
+			return nil
+		case err == nil:
+			return io.EOF
 		case err == unix.EINTR, err == unix.EAGAIN && !stopped(file) && time.Now().Before(end):
 		case err == unix.EAGAIN && !stopped(file):
-			c.silent.Store(file, true)
-			return
+			c.silent[file] = struct{}{}
+			return err
 		default:
-			return
+			return err
 		}
 	}
 }
 
-// stopped says whether somebody has stopped (SIGSTOP) the process that a socket in relayDir is of: what it has does not come for now.
+// stopped reports whether the process of a socket in relayDir is stopped (SIGSTOP): its data will not come for now.
 func stopped(file string) bool {
 	pid, _, _ := strings.Cut(file, "-")
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")

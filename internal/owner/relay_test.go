@@ -16,7 +16,7 @@ import (
 func TestRelays(t *testing.T) {
 	group := "relaytest"
 	require.NoError(t, Prepare(group))
-	t.Cleanup(func() { Abandon(group) })
+	t.Cleanup(func() { RemoveGroup(group) })
 	reader := &Relays{Group: group, Timeout: time.Minute}
 	reader.Await() // nobody relays
 
@@ -31,8 +31,13 @@ func TestRelays(t *testing.T) {
 	assert.Zero(t, own.Load(), "nobody waits for itself")
 	require.NoError(t, two.Close())
 	require.NoError(t, two.Close())
+	kept := reader.asked[one.file]
 	reader.Await()
 	assert.EqualValues(t, 3, done.Load())
+	assert.Equal(t, map[string]int{one.file: kept}, reader.asked, "one connection, used again")
+	require.NoError(t, unix.Shutdown(kept, unix.SHUT_RDWR))
+	reader.Await()
+	assert.EqualValues(t, 4, done.Load(), "by another connection, where the first has ended")
 
 	dir := filepath.Join(Directory(group), relayDir)
 	killed := filepath.Join(dir, "1-1")
@@ -55,6 +60,8 @@ func TestRelays(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	assert.NoDirExists(t, dir)
+	reader.Await()
+	assert.Empty(t, reader.asked, "nobody relays any more")
 	_, err = os.Stat(Directory(group))
 	assert.NoError(t, err)
 }

@@ -44,6 +44,6 @@ func TestSuccessor(t *testing.T) {
 	require.NoError(t, listen.Close())
 	_, err = listen.AcceptUnix()
 	assert.True(t, errors.Is(err, net.ErrClosed))
-	Abandon("group")
+	RemoveGroup("group")
 	assert.NoDirExists(t, base+prefix()[len(base):]+"-group")
 }

@@ -33,7 +33,7 @@ func ShareWindow(conn *net.UnixConn, size int) (window []byte, err error) {
 	return window, nil
 }
 
-// makeWindow makes memory whose size nobody can change: who maps it need not fear a SIGBUS.
+// makeWindow creates a memfd whose size is sealed: a process that maps it need not fear SIGBUS.
 func makeWindow(size int) (fd int, window []byte, err error) {
 	if fd, err = unix.MemfdCreate("nvmecr-window", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return -1, nil, err
@@ -50,7 +50,7 @@ func makeWindow(size int) (fd int, window []byte, err error) {
 	return fd, window, err
 }
 
-// CloseWindow gives memory back. nil is none.
+// CloseWindow unmaps the memory. It may be nil.
 func CloseWindow(window []byte) error {
 	if window == nil {
 		return nil
@@ -58,7 +58,7 @@ func CloseWindow(window []byte) error {
 	return unix.Munmap(window)
 }
 
-// receiveWindow takes what ShareWindow sends, of that size, over a connection whose reads wait.
+// receiveWindow receives the memory that ShareWindow sends, of that size, over a blocking connection.
 func receiveWindow(conn, size int) (window []byte, err error) {
 	first, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := unix.Recvmsg(conn, first, oob, unix.MSG_CMSG_CLOEXEC)
@@ -88,7 +88,7 @@ func receiveWindow(conn, size int) (window []byte, err error) {
 	return unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// descriptorIn returns the one descriptor that came with a message. It is the runtime's.
+// descriptorIn returns the one descriptor that came with a message, with a number of the runtime's.
 func descriptorIn(oob []byte) (int, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {

@@ -110,7 +110,7 @@ func decodeHeader(b []byte, slot int) (t *Table, entries int, err error) {
 		return nil, 0, fmt.Errorf("%w: the copy of slot %d", errDamaged, le.Uint32(b[offSlot:]))
 	}
 	name, n := le.Uint32(b[offNameLength:]), le.Uint32(b[offEntries:])
-	if name > MaxName || n > uint32(mostEntries) {
+	if name > MaxName || n > uint32(maxEntries) {
 		return nil, 0, fmt.Errorf("%w: name of %d bytes, %d entries", errDamaged, name, n)
 	}
 	t = &Table{

@@ -18,7 +18,7 @@
 //	   0  16  magic "NVMECR-PARTTABLE"
 //	  16   4  version, 1 or 2
 //	  20   4  slot this copy belongs to, 0 or 1
-//	  24   8  incompatible features: unknown bits refuse the table; bit 0: shards; bit 1: a copy area
+//	  24   8  incompatible features: unknown bits refuse the table; bit 0: shards; bit 1: a copy area; bit 2: mirrored
 //	  32   8  read-only compatible features: unknown bits refuse writing
 //	  40   8  compatible features: unknown bits do not matter
 //	  48   8  sequence: the copy with the higher one is the newer
@@ -30,7 +30,7 @@
 //	  92   4  targets: their number
 //	  96   4  hugeblock size in bytes
 //	 100   4  number of entries, at most 32512; up to 32640 in tables of
-//	          earlier versions, which left no room for a run record
+//	          earlier versions, which left no space for a run record
 //	 104   8  time of formatting, ns since 1970 UTC
 //	 112   8  time of this write, ns since 1970 UTC
 //	 120   4  length of the name
@@ -43,17 +43,17 @@
 //	4088   8  CRC-64/NVME of bytes 0 to 4088 of the header
 //
 //	entry, in ascending order of start
-//	   0   4  rank; 0xffffffff: the solo partition
+//	   0   4  rank; 0xffffffff: the singleton partition
 //	   4   4  flags, 0
 //	   8   8  start of the partition in the namespace
 //	  16   8  length
 //	  24   8  0
 //
 // The copy area lies behind all partitions. A microfs of its own is there, with copies of what other
-// targets hold.
+// targets hold. A namespace may have a copy area and no partition: then the job size is 1.
 //
 // In version 1 entries are in ascending order of rank, too, all ranks are less
-// than the job size, and there is no solo partition. A table that version 1 can
+// than the job size, and there is no singleton partition. A table that version 1 can
 // hold is written as version 1, which earlier programs read.
 //
 //	formatting mark, in place of the header of slot 0

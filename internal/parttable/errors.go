@@ -26,4 +26,6 @@ var (
 	ErrOtherTree = errors.New("was formatted with another --view")
 	// ErrOtherTargets: the targets were others, or in another order.
 	ErrOtherTargets = errors.New("was written with other targets")
+	// ErrOtherMirror: it is mirrored, and was to be opened alone, or the other way round.
+	ErrOtherMirror = errors.New("was formatted with another --copies-sync")
 )

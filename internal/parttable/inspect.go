@@ -29,7 +29,7 @@ func Inspect(ctx context.Context, dev nvmf.Device) (*Health, error) {
 		return nil, err
 	}
 	defer m.close()
-	// As in Read: what looks like damage may be somebody writing.
+	// As in Read: apparent damage may be a write in progress.
 	for try := 1; ; try++ {
 		h, err := m.inspect(ctx)
 		if err != nil || try == 3 || h.Copies == [2]error{} {

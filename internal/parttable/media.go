@@ -23,7 +23,7 @@ func Read(ctx context.Context, dev nvmf.Device) (*Table, error) {
 		return nil, err
 	}
 	defer m.close()
-	// Somebody may be writing the table between our reads of its pieces. What
+	// Another process may write the table between our reads of its pieces. What
 	// looks like damage then is gone at the next look.
 	for try := 1; ; try++ {
 		t, err := m.newest(ctx)
@@ -82,7 +82,7 @@ func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
 		return fmt.Errorf("partition table: %w", err)
 	}
 	if !t.HasRunRecord() {
-		return fmt.Errorf("partition table: %d partitions, at most %d leave room for the run record", len(t.Entries), MaxEntries)
+		return fmt.Errorf("partition table: %d partitions, at most %d leave space for the run record", len(t.Entries), MaxEntries)
 	}
 	m, err := open(ctx, dev)
 	if err != nil {

@@ -79,15 +79,15 @@ func TestLargestTable(t *testing.T) {
 }
 
 // A table that goes to the end of its slot, as earlier versions wrote it, can be read
-// and repaired, and is known to leave no room for a run record.
+// and repaired, and is known to leave no space for a run record.
 func TestLargerThanToday(t *testing.T) {
 	dev, err := memdev.New(64*nvmf.GiB, 512, memdev.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
 	table := sample()
 	require.True(t, table.HasRunRecord())
-	table.JobSize, table.Entries = mostEntries, nil
-	for r := range mostEntries {
+	table.JobSize, table.Entries = maxEntries, nil
+	for r := range maxEntries {
 		table.Entries = append(table.Entries, Entry{Rank: r, Start: HeadSize + nvmf.Bytes(r)*nvmf.MiB, Length: nvmf.MiB})
 	}
 	m, err := open(ctx, dev)

@@ -9,6 +9,6 @@ const RunRecordSize nvmf.Bytes = 4096
 // 0 or 1.
 func RunRecordOffset(copy int) nvmf.Bytes { return CopyOffset(copy) + slotSize - RunRecordSize }
 
-// HasRunRecord reports whether the table leaves room for a run record. One with more than
+// HasRunRecord reports whether the table leaves space for a run record. One with more than
 // MaxEntries partitions, which an earlier version wrote, does not.
 func (t *Table) HasRunRecord() bool { return len(t.Entries) <= MaxEntries }

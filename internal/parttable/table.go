@@ -19,21 +19,25 @@ const HeadSize = 2 * slotSize
 const MaxEntries = int((slotSize - headerSize - RunRecordSize) / entrySize)
 
 // mostEntries is the most that a table can have which an earlier version wrote.
-const mostEntries = int((slotSize - headerSize) / entrySize)
+const maxEntries = int((slotSize - headerSize) / entrySize)
 
 // MaxName is the longest name of a store.
 const MaxName = 64
 
-// Solo is the rank in the entry of the partition that is no rank's: that of job
+// Singleton is the rank in the entry of the partition that is no rank's: that of job
 // scripts, and of programs that no launcher started.
-const Solo = -1
+const Singleton = -1
 
-// Shards is the incompatible feature of a store with one tree for all ranks: the solo partition has the names, and what ranks
+// Shards is the incompatible feature of a store with one tree for all ranks: the singleton partition has the names, and what ranks
 // have are shards of files there (docs/dev/tree.md).
 const Shards = 1 << 0
 
-// CopyArea is the incompatible feature of a namespace that has one (Table.Copies): who does not know of it would give its room to ranks.
+// CopyArea is the incompatible feature of a namespace that has one (Table.Copies): a reader that does not know the area would give it to ranks.
 const CopyArea = 1 << 1
+
+// Mirrored is the incompatible feature of a namespace whose first half is mirrored on another one (package mirror): who does not know of it
+// would write to one side alone.
+const Mirrored = 1 << 2
 
 // Copies stands for a rank where a segment is the copy area.
 const Copies = -4
@@ -69,6 +73,9 @@ func (t *Table) End(capacity nvmf.Bytes) nvmf.Bytes {
 	return capacity
 }
 
+// Empty reports whether the namespace has no partition, but for a copy area: ranks find it as one that is not formatted, and keep the area.
+func (t *Table) Empty() bool { return len(t.Entries) == 0 }
+
 // FileSystems returns the partitions, and behind them the copy area, if there is one.
 func (t *Table) FileSystems() []Entry {
 	if t.Incompatible&CopyArea == 0 {
@@ -79,7 +86,7 @@ func (t *Table) FileSystems() []Entry {
 
 // An Entry is one partition.
 type Entry struct {
-	Rank          int // or Solo
+	Rank          int // or Singleton
 	Flags         uint32
 	Start, Length nvmf.Bytes
 }
@@ -94,12 +101,12 @@ func (t *Table) Entry(rank int) (Entry, bool) {
 	return Entry{}, false
 }
 
-// SoloEntry returns the solo partition. In a store of one rank it is that of the rank.
-func (t *Table) SoloEntry() (Entry, bool) {
+// SingletonEntry returns the singleton partition. In a store of one rank it is that of the rank.
+func (t *Table) SingletonEntry() (Entry, bool) {
 	if t.JobSize == 1 {
 		return t.Entry(0)
 	}
-	return t.Entry(Solo)
+	return t.Entry(Singleton)
 }
 
 // Tree says which tree the store has.
@@ -111,11 +118,14 @@ func (t *Table) Tree() Tree {
 }
 
 // Keeper returns the lowest rank with a partition here: its process writes damaged
-// copies of the table again. It is Solo if there is none.
+// copies of the table again. If there is none it is Singleton, or Copies where nothing but a copy area is there.
 func (t *Table) Keeper() int {
-	keeper := Solo
+	keeper := Singleton
+	if t.Empty() {
+		return Copies
+	}
 	for _, e := range t.Entries {
-		if e.Rank != Solo && (keeper == Solo || e.Rank < keeper) {
+		if e.Rank != Singleton && (keeper == Singleton || e.Rank < keeper) {
 			keeper = e.Rank
 		}
 	}
@@ -156,6 +166,8 @@ type Want struct {
 	Tree Tree
 	// Target of Targets is the namespace's place; Targets 0 accepts any.
 	Target, Targets int
+	// Mirrored is what the namespace is opened as; where Targets is 0, either is accepted.
+	Mirrored bool
 	// ReadOnly accepts features that forbid only writing.
 	ReadOnly bool
 }
@@ -164,7 +176,7 @@ type Want struct {
 // difference is and what to do.
 func (t *Table) Check(w Want) error {
 	switch {
-	case t.Incompatible&^(Shards|CopyArea) != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
+	case t.Incompatible&^(Shards|CopyArea|Mirrored) != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
 		return fmt.Errorf("%w: features %#x and %#x; use the nvmecr that wrote it",
 			ErrVersion, t.Incompatible, t.ReadOnlyCompatible)
 	case t.Name != w.Name:
@@ -176,6 +188,9 @@ func (t *Table) Check(w Want) error {
 	case w.Targets != 0 && (t.Target != w.Target || t.Targets != w.Targets):
 		return fmt.Errorf("%w: it was number %d of %d and is now number %d of %d; name the same targets in the same order, or start over with --fresh, which deletes the checkpoints",
 			ErrOtherTargets, t.Target+1, t.Targets, w.Target+1, w.Targets)
+	case w.Targets != 0 && w.Mirrored != (t.Incompatible&Mirrored != 0):
+		return fmt.Errorf("%w; give it to each command that names targets, or leave it out, as when the store was made; or start over with --fresh, which deletes the checkpoints",
+			ErrOtherMirror)
 	case w.Tree != AnyTree && w.Tree != t.Tree():
 		return fmt.Errorf("%w: it was formatted with --view=%s, and keeps that; leave --view out, use another --name, or start over with --fresh, which deletes the checkpoints",
 			ErrOtherTree, t.Tree())
@@ -221,8 +236,8 @@ func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 		return fmt.Errorf("target %d of %d", t.Target, t.Targets)
 	case t.JobSize < 1 || version == version1 && len(t.Entries) > t.JobSize:
 		return fmt.Errorf("%d partitions for %d ranks", len(t.Entries), t.JobSize)
-	case len(t.Entries) > mostEntries:
-		return fmt.Errorf("%d partitions, at most %d fit a table", len(t.Entries), mostEntries)
+	case len(t.Entries) > maxEntries:
+		return fmt.Errorf("%d partitions, at most %d fit a table", len(t.Entries), maxEntries)
 	}
 	if version < t.version() {
 		return fmt.Errorf("ranks that are not in ascending order below %d", t.JobSize)
@@ -234,7 +249,7 @@ func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 	// Ascending, so no two of them overlap.
 	end, ranks := HeadSize, make(map[int]bool)
 	for _, e := range t.Entries {
-		if e.Rank < Solo || ranks[e.Rank] {
+		if e.Rank < Singleton || ranks[e.Rank] {
 			return fmt.Errorf("rank %d, which cannot be or is there twice", e.Rank)
 		}
 		if e.Start < end || e.Length == 0 || e.Start > capacity || e.Length > capacity-e.Start {

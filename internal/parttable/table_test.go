@@ -57,12 +57,12 @@ func decode(b []byte, slot int) (*Table, error) {
 	return t, decodeEntries(t, b, rest, n, capacity)
 }
 
-// divided is a table that takes version 2: with a solo partition, ranks in no order, one of
+// divided is a table that takes version 2: with a singleton partition, ranks in no order, one of
 // an earlier, larger job, and free space.
 func divided() *Table {
 	t := sample()
 	t.Entries = []Entry{
-		{Rank: Solo, Start: 2 * nvmf.MiB, Length: nvmf.MiB},
+		{Rank: Singleton, Start: 2 * nvmf.MiB, Length: nvmf.MiB},
 		{Rank: 3, Start: 4 * nvmf.MiB, Length: 4 * nvmf.MiB},
 		{Rank: 7, Start: 8 * nvmf.MiB, Length: 2 * nvmf.MiB},
 		{Rank: 1, Start: 12 * nvmf.MiB, Length: 4 * nvmf.MiB},
@@ -103,8 +103,8 @@ func TestVersion(t *testing.T) {
 	}{
 		{"ranks", version1, func(*Table) {}},
 		{"of other lengths, free space between", version1, func(t *Table) { t.Entries[0].Length /= 2 }},
-		{"solo", version2, func(t *Table) {
-			t.Entries = append(t.Entries, Entry{Rank: Solo, Start: 10 * nvmf.MiB, Length: nvmf.MiB})
+		{"singleton", version2, func(t *Table) {
+			t.Entries = append(t.Entries, Entry{Rank: Singleton, Start: 10 * nvmf.MiB, Length: nvmf.MiB})
 		}},
 		{"not ascending", version2, func(t *Table) { t.Entries[0].Rank = 4 }},
 		{"beyond the job size", version2, func(t *Table) { t.JobSize = 3 }},
@@ -119,18 +119,18 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// SoloEntry and Keeper.
-func TestSolo(t *testing.T) {
-	e, ok := divided().SoloEntry()
+// SingletonEntry and Keeper.
+func TestSingleton(t *testing.T) {
+	e, ok := divided().SingletonEntry()
 	assert.True(t, ok)
 	assert.Equal(t, divided().Entries[0], e)
 	assert.Equal(t, 1, divided().Keeper())
 
-	_, ok = sample().SoloEntry()
+	_, ok = sample().SingletonEntry()
 	assert.False(t, ok)
 	single := sample()
 	single.JobSize, single.Entries = 1, []Entry{{Rank: 0, Start: 2 * nvmf.MiB, Length: nvmf.MiB}}
-	e, ok = single.SoloEntry()
+	e, ok = single.SingletonEntry()
 	assert.True(t, ok, "in a store of one rank it is that of the rank")
 	assert.Equal(t, single.Entries[0], e)
 	assert.Zero(t, single.Keeper())
@@ -162,7 +162,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"hugeblock huge":       func(b []byte) { le.PutUint32(b[offHugeblock:], 8<<20) },
 		"target beyond":        func(b []byte) { le.PutUint32(b[offTarget:], 2) },
 		"no targets":           func(b []byte) { le.PutUint32(b[offTargets:], 0) },
-		"more than fit":        func(b []byte) { le.PutUint32(b[offEntries:], uint32(mostEntries)+1) },
+		"more than fit":        func(b []byte) { le.PutUint32(b[offEntries:], uint32(maxEntries)+1) },
 		"more than ranks":      func(b []byte) { le.PutUint32(b[offJobSize:], 1) },
 		"rank beyond":          func(b []byte) { le.PutUint32(b[entry:], 5) },
 		"rank twice":           func(b []byte) { le.PutUint32(b[entry:], 3) },
@@ -182,7 +182,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for name, edit := range map[string]func(b []byte){
 		"version 1":         func(b []byte) { le.PutUint32(b[offVersion:], 1) },
 		"rank twice":        func(b []byte) { le.PutUint32(b[entry+32:], 7) },
-		"solo twice":        func(b []byte) { le.PutUint32(b[entry+64:], 1<<32-1) },
+		"singleton twice":   func(b []byte) { le.PutUint32(b[entry+64:], 1<<32-1) },
 		"rank -2":           func(b []byte) { le.PutUint32(b[entry:], 1<<32-2) },
 		"partition overlap": func(b []byte) { le.PutUint64(b[entry+16:], 3<<20) },
 		"not ascending":     func(b []byte) { le.PutUint64(b[entry+32+8:], 14<<20) },
@@ -238,8 +238,12 @@ func TestCheck(t *testing.T) {
 		{"targets in another order", func(_ *Table, w *Want) { w.Target = 0 }, ErrOtherTargets},
 		{"fewer targets", func(_ *Table, w *Want) { w.Targets = 3 }, ErrOtherTargets},
 		{"any targets", func(_ *Table, w *Want) { w.Target, w.Targets = 0, 0 }, nil},
-		{"unknown incompatible feature", func(t *Table, _ *Want) { t.Incompatible = 4 }, ErrVersion},
-		{"unknown incompatible feature, reading", func(t *Table, w *Want) { t.Incompatible, w.ReadOnly = 4, true }, ErrVersion},
+		{"unknown incompatible feature", func(t *Table, _ *Want) { t.Incompatible = 8 }, ErrVersion},
+		{"unknown incompatible feature, reading", func(t *Table, w *Want) { t.Incompatible, w.ReadOnly = 8, true }, ErrVersion},
+		{"mirrored", func(t *Table, w *Want) { t.Incompatible, w.Mirrored = Mirrored, true }, nil},
+		{"mirrored, opened alone", func(t *Table, w *Want) { t.Incompatible = Mirrored }, ErrOtherMirror},
+		{"not mirrored, opened as a mirror", func(t *Table, w *Want) { w.Mirrored = true }, ErrOtherMirror},
+		{"mirrored, any targets", func(t *Table, w *Want) { t.Incompatible, w.Target, w.Targets = Mirrored, 0, 0 }, nil},
 		{"a copy area", func(t *Table, _ *Want) { t.Incompatible = CopyArea }, nil},
 		{"the tree of the job", func(t *Table, w *Want) { t.Incompatible, w.Tree = Shards, TreeOfJob }, nil},
 		{"either tree", func(t *Table, w *Want) { t.Incompatible = Shards }, nil},

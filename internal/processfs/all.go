@@ -8,7 +8,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
-	"nvmecr/posixshim"
+	"nvmecr/internal/vfs"
 )
 
 // Mount gives the process its mounts: its own files, and where the run has such a mount the files of all ranks.
@@ -23,14 +23,14 @@ func (o *Opener) Mount() error {
 	}
 	cfg := *o.Config
 	cfg.Mount = cfg.MountAll
-	all := &Opener{Config: &cfg, Place: o.Place, Logf: o.Logf}
+	all := &Opener{Config: &cfg, Proc: o.Proc, Logf: o.Logf}
 	return o.Process.AddMount(cfg.Mount, all.openAll)
 }
 
-// openAll opens for any process, for reading, what one that is alone finds.
-func (o *Opener) openAll(write bool) (*posixshim.Mount, error) {
+// openAll opens for any process, for reading, what a singleton finds.
+func (o *Opener) openAll(write bool) (*vfs.Mount, error) {
 	if write {
 		return nil, unix.EROFS
 	}
-	return o.openAlone(store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+	return o.openSingleton(store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 }

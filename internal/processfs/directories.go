@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // withDirectories gives a rank the directories that job scripts have made: a partition that is open for
 // writing gets those that it lacks. One that is open for reading, the first of this process,
 // is opened for writing for that. What goes wrong costs directories, not the partition.
-func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*posixshim.Mount, error) {
-	m := mountOf(part, hintFS{posixshim.Microfs(part.FS), o}, opts)
+func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*vfs.Mount, error) {
+	m := mountOf(part, hintFS{vfs.Microfs(part.FS), o}, opts)
 	if opts.ReadOnly && o.compared.Swap(true) {
 		return m, nil
 	}
-	list, err := part.SoloDirectories(context.Background(), o.Config)
+	list, err := part.SingletonDirectories(context.Background(), o.Config)
 	if err != nil {
 		o.Logf("directories that the job script has made may be missing: %v", err)
 		return m, nil

@@ -1,5 +1,5 @@
 // Package processfs opens what a process of a job has under the mount: the partition of its rank, or where it
-// is alone the solo partition and below it the files of all ranks, read-only. The preloaded library does so for the
+// is a singleton the singleton partition and below it the files of all ranks, read-only. The preloaded library does so for the
 // process it is in, and `nvmecr serve` for others.
 //
 // An Opener serves one posixshim.Process. Its methods are safe for concurrent use.
@@ -17,8 +17,8 @@ import (
 // An Opener opens the file system of a process. All exported fields are set before the first call.
 type Opener struct {
 	Config *config.Config
-	// Place returns which process of the job it is.
-	Place func() (store.Place, error)
+	// Proc returns the rank of the process in the job.
+	Proc func() (store.Proc, error)
 	// Logf tells the user something, on one line.
 	Logf func(format string, args ...any)
 	// Formatted, if not nil, returns store.Options.Formatted for the thread that calls it.
@@ -26,12 +26,12 @@ type Opener struct {
 	// Process is what the file system is for.
 	Process *posixshim.Process
 
-	// What a process that is alone sees of the ranks of the store, in all its mounts.
+	// What a singleton sees of the ranks of the store, in all its mounts.
 	viewing sync.Once
 	views   *store.Views
 	noRanks atomic.Bool // the store is known to have none
 
-	// compared is set once a mount for reading has been compared with the solo partition.
+	// compared is set once a mount for reading has been compared with the singleton partition.
 	compared atomic.Bool
 
 	looks, said atomic.Int32 // of hint

@@ -12,8 +12,8 @@ import (
 
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // Programs that share files between ranks find that a file is not there. The first time that
@@ -27,11 +27,11 @@ const (
 
 // hintFS is a rank's file system.
 type hintFS struct {
-	posixshim.FS
+	vfs.FS
 	o *Opener
 }
 
-func (h hintFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
+func (h hintFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (vfs.File, error) {
 	f, err := h.FS.Open(dir, path, flags, mode)
 	if err == syscall.ENOENT {
 		h.hint(dir, path)
@@ -68,7 +68,7 @@ func (h hintFS) hint(dir microfs.Ino, name string) {
 	if name == "" || h.o.said.Load() != 0 || h.o.looks.Load() >= maxHints || h.o.looks.Add(1) > maxHints {
 		return
 	}
-	place, err := h.o.Place()
+	proc, err := h.o.Proc()
 	if err != nil {
 		return
 	}
@@ -82,9 +82,9 @@ func (h hintFS) hint(dir microfs.Ino, name string) {
 			if missing == "" {
 				return
 			}
-			if who := h.o.rankWith(ctx, place, missing); who != "" && h.o.said.Swap(1) == 0 {
+			if who := h.o.rankWith(ctx, proc, missing); who != "" && h.o.said.Swap(1) == 0 {
 				h.o.Logf("%s%s is not there for rank %d; %s: each rank has files of its own",
-					strings.TrimRight(h.o.Config.Mount, "/"), missing, place.Rank, who)
+					strings.TrimRight(h.o.Config.Mount, "/"), missing, proc.Rank, who)
 			}
 		})
 	}()
@@ -114,14 +114,14 @@ func (h hintFS) missing(dir microfs.Ino, name string) string {
 }
 
 // rankWith names a rank that has a path, or the job script.
-func (o *Opener) rankWith(ctx context.Context, place store.Place, name string) string {
+func (o *Opener) rankWith(ctx context.Context, proc store.Proc, name string) string {
 	cfg := *o.Config
 	cfg.Timeout = hintPatience
-	for _, rank := range ranksToSearch(place) {
+	for _, rank := range ranksToSearch(proc) {
 		if ctx.Err() != nil {
 			return ""
 		}
-		p, err := store.Open(ctx, &cfg, store.Place{Rank: rank, Size: place.Size}, store.Options{ReadOnly: true})
+		p, err := store.Open(ctx, &cfg, store.Proc{Rank: rank, Size: proc.Size}, store.Options{ReadOnly: true})
 		if err != nil {
 			continue // it has written nothing, perhaps
 		}
@@ -129,8 +129,8 @@ func (o *Opener) rankWith(ctx context.Context, place store.Place, name string) s
 		_ = p.Close() // it was only read
 		switch {
 		case err != nil:
-		case rank == parttable.Solo && a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
-		case rank == parttable.Solo:
+		case rank == parttable.Singleton && a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
+		case rank == parttable.Singleton:
 			return "a process without a launcher, such as the job script, has it"
 		default:
 			return fmt.Sprintf("rank %d has it", rank)
@@ -141,20 +141,20 @@ func (o *Opener) rankWith(ctx context.Context, place store.Place, name string) s
 
 // ranksToSearch are the ranks to look at: all of a small job, else those that are most likely to have
 // what another one lacks.
-func ranksToSearch(place store.Place) []int {
-	list := []int{parttable.Solo}
+func ranksToSearch(proc store.Proc) []int {
+	list := []int{parttable.Singleton}
 	add := func(rank int) {
-		if rank != place.Rank && !slices.Contains(list, rank) {
+		if rank != proc.Rank && !slices.Contains(list, rank) {
 			list = append(list, rank)
 		}
 	}
 	add(0)
-	if place.Size <= hintAll {
-		for rank := range place.Size {
+	if proc.Size <= hintAll {
+		for rank := range proc.Size {
 			add(rank)
 		}
 	}
-	add((place.Rank + 1) % place.Size)
-	add((place.Rank + place.Size - 1) % place.Size)
+	add((proc.Rank + 1) % proc.Size)
+	add((proc.Rank + proc.Size - 1) % proc.Size)
 	return list
 }

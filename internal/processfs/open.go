@@ -11,17 +11,18 @@ import (
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/posixshim"
 )
 
 // Open opens the file system, for posixshim.New.
-func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
+func (o *Opener) Open(write bool) (*vfs.Mount, error) {
 	// Another user has another lock, and would be a second writer.
 	if uid, other := owner.OtherUser(store.LockGroup(o.Config.Run)); other {
 		return nil, &posixshim.OtherUserError{Mount: o.Config.Mount, Self: uint32(unix.Geteuid()), Run: uid}
 	}
-	p, err := o.Place()
+	p, err := o.Proc()
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +39,12 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 			opts.Logf("other processes of this rank cannot be served: %v", err)
 		}
 	}
-	var m *posixshim.Mount
+	var m *vfs.Mount
 	switch {
 	case o.Config.View == config.ViewJob:
 		m, err = o.openTree(p, opts)
-	case p.Alone():
-		m, err = o.openAlone(p, opts)
+	case p.Singleton():
+		m, err = o.openSingleton(p, opts)
 	default:
 		m, err = o.openRank(p, opts)
 	}
@@ -54,9 +55,9 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 	return m, err
 }
 
-// openRank opens the partition of a rank. One that nobody has written yet is opened for
+// openRank opens the partition of a rank. One that was never written is opened for
 // writing, which formats it: then it is empty.
-func (o *Opener) openRank(p store.Place, opts store.Options) (*posixshim.Mount, error) {
+func (o *Opener) openRank(p store.Proc, opts store.Options) (*vfs.Mount, error) {
 	part, err := o.openWaiting(p, opts)
 	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrUndivided)) {
 		return o.Open(true)
@@ -67,8 +68,8 @@ func (o *Opener) openRank(p store.Place, opts store.Options) (*posixshim.Mount, 
 	return o.withDirectories(part, opts)
 }
 
-func mountOf(part *store.Partition, fs posixshim.FS, opts store.Options) *posixshim.Mount {
-	return &posixshim.Mount{FS: fs, Writable: !opts.ReadOnly, Current: part.Current, Close: part.Close}
+func mountOf(part *store.Partition, fs vfs.FS, opts store.Options) *vfs.Mount {
+	return &vfs.Mount{FS: fs, Writable: !opts.ReadOnly, Current: part.Current, Close: part.Close}
 }
 
 // reopenPause is between two attempts to reach a target.
@@ -76,7 +77,7 @@ const reopenPause = 100 * time.Millisecond
 
 // openWaiting opens the partition. A target that cannot be reached is waited
 // for, as it is by every call later on: it was there when nvmecr run looked.
-func (o *Opener) openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
+func (o *Opener) openWaiting(p store.Proc, opts store.Options) (*store.Partition, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		part, err := store.Open(context.Background(), o.Config, p, opts)
 		if !store.Unavailable(err) || time.Since(begin)+reopenPause > o.Config.Timeout {

@@ -30,10 +30,10 @@ func newConfig(t *testing.T) *config.Config {
 	return cfg
 }
 
-// newOpener is that of the process at a place.
-func newOpener(t *testing.T, cfg *config.Config, place store.Place) *Opener {
+// newOpener is that of a process of a job.
+func newOpener(t *testing.T, cfg *config.Config, proc store.Proc) *Opener {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
-	o := &Opener{Config: cfg, Place: func() (store.Place, error) { return place, nil }, Logf: t.Logf}
+	o := &Opener{Config: cfg, Proc: func() (store.Proc, error) { return proc, nil }, Logf: t.Logf}
 	o.Process = posixshim.New(o.Open, o.Logf)
 	t.Cleanup(func() { assert.NoError(t, o.Process.Finish()) })
 	return o
@@ -68,11 +68,11 @@ func names(t *testing.T, o *Opener) (list []string) {
 	return list
 }
 
-// TestOpen: a rank has its own files, and a process that is alone its own and those of all ranks.
+// TestOpen: a rank has its own files, and a singleton its own and those of all ranks.
 func TestOpen(t *testing.T) {
 	cfg := newConfig(t)
-	ranks := []*Opener{newOpener(t, cfg, store.Place{Rank: 0, Size: 2}), newOpener(t, cfg, store.Place{Rank: 1, Size: 2})}
-	alone := newOpener(t, cfg, store.Place{Rank: 0, Size: 1})
+	ranks := []*Opener{newOpener(t, cfg, store.Proc{Rank: 0, Size: 2}), newOpener(t, cfg, store.Proc{Rank: 1, Size: 2})}
+	alone := newOpener(t, cfg, store.Proc{Rank: 0, Size: 1})
 	before, err := os.ReadFile(cfg.Targets[0].Address)
 	require.NoError(t, err)
 	assert.Empty(t, names(t, alone))
@@ -98,8 +98,8 @@ func TestOpen(t *testing.T) {
 
 // TestOpenWithoutAPlace: a process that cannot tell which rank it is has no files.
 func TestOpenWithoutAPlace(t *testing.T) {
-	o := newOpener(t, newConfig(t), store.Place{})
-	o.Place = func() (store.Place, error) { return store.Place{}, unix.EINVAL }
+	o := newOpener(t, newConfig(t), store.Proc{})
+	o.Proc = func() (store.Proc, error) { return store.Proc{}, unix.EINVAL }
 	_, err := o.Open(true)
 	assert.ErrorIs(t, err, unix.EINVAL)
 }
@@ -118,14 +118,14 @@ func TestMount(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := newConfig(t)
 			cfg.MountAll, cfg.View = tt.all, tt.view
-			assert.ErrorIs(t, newOpener(t, cfg, store.Place{Rank: 0, Size: 2}).Mount(), tt.err)
+			assert.ErrorIs(t, newOpener(t, cfg, store.Proc{Rank: 0, Size: 2}).Mount(), tt.err)
 		})
 	}
 }
 
 // TestOpenAll: the mount of all ranks is read-only.
 func TestOpenAll(t *testing.T) {
-	o := newOpener(t, newConfig(t), store.Place{Rank: 0, Size: 2})
+	o := newOpener(t, newConfig(t), store.Proc{Rank: 0, Size: 2})
 	_, err := o.openAll(true)
 	assert.ErrorIs(t, err, unix.EROFS)
 	m, err := o.openAll(false)

@@ -11,23 +11,23 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 	"nvmecr/tree"
 	"nvmecr/tree/index"
 	"nvmecr/tree/wire"
 )
 
 // openTree opens the tree of the job. A rank that writes has its partition beside it; others write by way of the index.
-func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, error) {
+func (o *Opener) openTree(p store.Proc, opts store.Options) (*vfs.Mount, error) {
 	o.view()
-	if p.Alone() || opts.ReadOnly {
+	if p.Singleton() || opts.ReadOnly {
 		client, err := o.dialIndex(wire.NoPartition)
 		if err != nil {
 			return nil, err
 		}
-		return o.treeMount(client, tree.Options{Available: o.spaceFor(p, client)}, nil, p.Alone())
+		return o.treeMount(client, tree.Options{Available: o.spaceFor(p, client)}, nil, p.Singleton())
 	}
 	if err := o.grow(p); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (o *Opener) view() {
 }
 
 // grow has the store partitions for all ranks of the job.
-func (o *Opener) grow(p store.Place) error {
+func (o *Opener) grow(p store.Proc) error {
 	client, err := o.dialIndex(wire.NoPartition)
 	if err != nil {
 		return err
@@ -64,9 +64,9 @@ func (o *Opener) grow(p store.Place) error {
 	return errors.Join(err, client.Goodbye())
 }
 
-// spaceFor returns tree.Options.Room of a process that has not opened the partition of its rank.
-func (o *Opener) spaceFor(p store.Place, client *tree.Client) func(total, free nvmf.Bytes) nvmf.Bytes {
-	if p.Alone() {
+// spaceFor returns tree.Options.Available of a process that has not opened the partition of its rank.
+func (o *Opener) spaceFor(p store.Proc, client *tree.Client) func(total, free nvmf.Bytes) nvmf.Bytes {
+	if p.Singleton() {
 		return nil
 	}
 	partitions, _ := client.Partitions(0) // which the index has told before
@@ -77,12 +77,12 @@ func (o *Opener) spaceFor(p store.Place, client *tree.Client) func(total, free n
 				return nvmf.Bytes(s.Free) * s.Hugeblock
 			}
 		}
-		return min(free, total/nvmf.Bytes(p.Size)) // nobody has written to it yet: all will have as much
+		return min(free, total/nvmf.Bytes(p.Size)) // never written yet: all will have as much
 	}
 }
 
 // treeMount is the tree over a connection, which it takes over, and closePart, of a partition or nil.
-func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func() error, writable bool) (*posixshim.Mount, error) {
+func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func() error, writable bool) (*vfs.Mount, error) {
 	to.Readers, to.Logf = readers{o.views}, o.Logf
 	if closePart == nil {
 		closePart = func() error { return nil }
@@ -91,7 +91,7 @@ func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func(
 	if err != nil {
 		return nil, errors.Join(err, client.Close(), closePart())
 	}
-	return &posixshim.Mount{FS: fs, Writable: writable, Tree: true, Current: func() bool { return true }, Close: func() error {
+	return &vfs.Mount{FS: fs, Writable: writable, Tree: true, Current: func() bool { return true }, Close: func() error {
 		return errors.Join(fs.Close(), closePart())
 	}}, nil
 }
@@ -99,24 +99,30 @@ func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func(
 // readers has the partitions of others.
 type readers struct{ views *store.Views }
 
-func (r readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
-	fs, err := r.views.Rank(context.Background(), int(place), since)
+func (r readers) Reader(partition uint32, since time.Time) (*microfs.FS, error) {
+	fs, err := r.views.Rank(context.Background(), int(partition), since)
 	if err != nil {
-		return nil, fmt.Errorf("what rank %d has written: %w", place, err)
+		return nil, fmt.Errorf("what rank %d has written: %w", partition, err)
 	}
 	return fs, nil
 }
 
-// ReadTree opens the tree of a store for reading, from outside of any run: what is acknowledged, whether a job is running or not.
-func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, args ...any)) (*posixshim.Mount, error) {
-	part, err := store.Open(ctx, cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+// ReadTree opens the tree of a store for reading, from outside of any run: what is acknowledged, whether a job is running or not. The goroutine that reads
+// what the index has for the others calls begin first, unless that is nil.
+func ReadTree(ctx context.Context, cfg *config.Config, begin func(), logf func(format string, args ...any)) (*vfs.Mount, error) {
+	part, err := store.Open(ctx, cfg, store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
 	views := store.NewViews(cfg, logf)
 	x := index.New(part.FS, index.Options{Format: tree.Format, Timeout: cfg.Timeout, Logf: logf, Space: views.Space})
 	ours, theirs := net.Pipe()
-	go func() { _ = x.Serve(theirs, nil) }() // this process is the only client
+	go func() {
+		if begin != nil {
+			begin()
+		}
+		_ = x.Serve(theirs, nil) // this process is the only client
+	}()
 	client, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: wire.NoPartition, PID: uint32(os.Getpid())}, cfg.Timeout)
 	if err != nil {
 		x.Close()
@@ -132,5 +138,5 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 	if err != nil {
 		return nil, errors.Join(err, closing())
 	}
-	return &posixshim.Mount{FS: fs, Current: part.Current, Close: closing}, nil
+	return &vfs.Mount{FS: fs, Current: part.Current, Close: closing}, nil
 }

@@ -38,7 +38,8 @@
 //	1100 256  these, "IP:PORT" joined by commas, padded with zeros
 //	1356  32  secret of the run, zeros if there are no addresses
 //	1388   4  1: the job has one tree for all ranks
-//	1392      zeros
+//	1392   8  since when a mirrored store has gone on without a target, ns since 1970 UTC; 0: it has all
+//	1400      zeros
 //	4088   8  CRC-64/NVME of bytes 0 to 4088
 //
 // The version is checked before the checksum. Bytes without the magic are no record.

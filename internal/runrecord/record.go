@@ -54,6 +54,7 @@ const (
 	offIndex        = 1100
 	offSecret       = 1356
 	offTree         = 1388
+	offDegraded     = 1392
 	offCRC          = 4088
 
 	maxHost  = 64
@@ -81,6 +82,7 @@ type Record struct {
 	Since          time.Time     // start of the run
 	Written        time.Time     // when this was written, by the writer's clock
 	Job            Job           // that other runs may join
+	Degraded       time.Time     // since when a mirrored store goes on without a target; zero: it has all
 }
 
 // MaxJob is the longest id of a job.
@@ -129,6 +131,9 @@ func encode(r *Record, copyNumber int) []byte {
 		state = stateEnded
 	}
 	le.PutUint32(b[offState:], state)
+	if !r.Degraded.IsZero() {
+		le.PutUint64(b[offDegraded:], uint64(r.Degraded.UnixNano()))
+	}
 	le.PutUint32(b[offUID:], r.UID)
 	copy(b[offMachine:], r.Machine[:])
 	copy(b[offBoot:], r.Boot[:])
@@ -179,7 +184,7 @@ func decode(b []byte, copyNumber int) (*Record, error) {
 	if job > MaxJob || index > maxIndex {
 		return nil, fmt.Errorf("%w: id of a job of %d bytes, addresses of %d", ErrDamaged, job, index)
 	}
-	return &Record{
+	r := &Record{
 		Holder: microfs.Holder{
 			Run:      uuid.UUID(b[offRun : offRun+16]),
 			Host:     string(b[offHost : offHost+host]),
@@ -203,5 +208,9 @@ func decode(b []byte, copyNumber int) (*Record, error) {
 			Index:  string(b[offIndex : offIndex+index]),
 			Secret: [32]byte(b[offSecret:]),
 		},
-	}, nil
+	}
+	if ns := le.Uint64(b[offDegraded:]); ns != 0 {
+		r.Degraded = time.Unix(0, int64(ns)).UTC()
+	}
+	return r, nil
 }

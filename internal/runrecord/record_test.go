@@ -50,9 +50,16 @@ func joinable() *Record {
 	return r
 }
 
+// degraded is one of a store that goes on without a target.
+func degraded() *Record {
+	r := sample()
+	r.Degraded = time.Unix(1700000000, 500000000).UTC()
+	return r
+}
+
 // The bytes of version 1 never change.
 func TestGolden(t *testing.T) {
-	for name, r := range map[string]*Record{"testdata/v1-copy1.bin": sample(), "testdata/v1-job.bin": joinable()} {
+	for name, r := range map[string]*Record{"testdata/v1-copy1.bin": sample(), "testdata/v1-job.bin": joinable(), "testdata/v1-degraded.bin": degraded()} {
 		image := encode(r, 1)
 		if *update {
 			require.NoError(t, os.WriteFile(name, image, 0o644))

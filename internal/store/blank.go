@@ -11,11 +11,11 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// blankSize is enough for an empty file system.
+// blankSize is large enough for an empty file system.
 const blankSize = nvmf.MiB
 
-// Blank mounts an empty file system for reading, in memory. It stands for a solo partition that nobody
-// has written to: looking at it formats nothing.
+// Blank mounts an empty file system in memory, for reading. It replaces a singleton partition that was never written:
+// so reading formats nothing.
 func Blank(ctx context.Context, cfg *config.Config) (*microfs.FS, error) {
 	const lba = 4096
 	dev, err := memdev.New(blankSize, lba, memdev.Options{})
@@ -33,9 +33,9 @@ func Blank(ctx context.Context, cfg *config.Config) (*microfs.FS, error) {
 	return microfs.Mount(ctx, dev, seg, microfs.Options{ReadOnly: true, Cred: cred, MountPoint: cfg.Mount})
 }
 
-// SoloSize returns how large the solo partition is, or would be if a process that is alone
-// wrote to the store now.
-func SoloSize(ctx context.Context, cfg *config.Config) (size nvmf.Bytes, err error) {
+// SingletonSize returns the size of the singleton partition, or the size that it would have if a singleton wrote to the
+// store now.
+func SingletonSize(ctx context.Context, cfg *config.Config) (size nvmf.Bytes, err error) {
 	if len(cfg.Targets) == 0 {
 		return 0, ErrNoTarget
 	}
@@ -51,6 +51,6 @@ func SoloSize(ctx context.Context, cfg *config.Config) (size nvmf.Bytes, err err
 	if err != nil {
 		return 0, err
 	}
-	e, _ := table.SoloEntry()
+	e, _ := table.SingletonEntry()
 	return e.Length, nil
 }

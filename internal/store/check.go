@@ -14,50 +14,49 @@ import (
 	"nvmecr/nvmf"
 )
 
-// AllRanks stands for every rank of a store.
+// AllRanks selects every rank of a store.
 const AllRanks = -2
 
-// FoundTable and FoundTableCopy are kinds of findings beside those of microfs:
-// no copy of a partition table is good, or one is not.
+// FoundTable and FoundTableCopy are kinds of findings, in addition to those of microfs: both copies of a partition
+// table are damaged, or one is.
 const (
 	FoundTable     microfs.FindingKind = "table"
 	FoundTableCopy microfs.FindingKind = "table-copy"
 )
 
-// CheckOptions say what Check does and whom it tells: of the targets in order,
-// of the partitions in the order of ranks. The targets come first; with Repair
-// they come last, with what is left to tell.
+// CheckOptions are the options of Check, and the functions that it calls: for the targets in order, and for the
+// partitions in the order of ranks. The targets come first; with Repair they come last, with the findings that are
+// left.
 type CheckOptions struct {
-	Rank   int  // the one to check, parttable.Solo, or AllRanks
+	Rank   int  // the one to check, parttable.Singleton, or AllRanks
 	Repair bool // make good what can be
 	Target func(*TargetReport)
 	Part   func(*PartReport)
 }
 
-// A TargetReport is what was found of a namespace as a whole.
+// A TargetReport has the findings about a namespace as a whole.
 type TargetReport struct {
 	Target   nvmf.TransportID
 	Findings []microfs.Finding // about the partition table; offsets are in the namespace
 	Err      error             // it could not be checked
 }
 
-// A PartReport is what was found of a rank's partition.
+// A PartReport has the findings about a rank's partition.
 type PartReport struct {
-	Rank    int // or parttable.Solo, or parttable.Copies
+	Rank    int // or parttable.Singleton, or parttable.Copies
 	Target  nvmf.TransportID
 	Segment microfs.Segment
-	// CheckReport is what is there now: after the repair, if there was one.
+	// CheckReport has the current findings: after the repair, if there was one.
 	*microfs.CheckReport
 	Repaired []string // what was done
 	Err      error    // it could not be checked, or repaired
 }
 
-// Check examines the tables and partitions of the store and calls o's functions
-// with what it finds. Without o.Repair it writes nothing and works beside a
-// job. To repair a partition it becomes its owner, as the rank does that
-// writes, and fences off whoever wrote before: cfg.Run is a new run. The error is about the store as a whole: that it is another's, or
-// parttable.ErrNoTable if no target has a table; those without one are left out
-// otherwise.
+// Check examines the tables and partitions of the store, and calls o's functions with the findings. Without o.Repair it
+// writes nothing and can run beside a job. To repair a partition it becomes the owner of the partition, as the rank
+// that writes does, and fences earlier writers: cfg.Run is a new run. The error is about the store as a whole: the
+// store is another user's, or no target has a table (parttable.ErrNoTable). If only some targets have no table, they
+// are left out.
 func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	if len(cfg.Targets) == 0 {
 		return ErrNoTarget
@@ -95,10 +94,10 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	if len(reports) == 0 {
 		return missing
 	}
-	slices.SortFunc(parts, func(a, b partCheck) int { return soloLast(a.entry.Rank, b.entry.Rank) })
+	slices.SortFunc(parts, func(a, b partCheck) int { return singletonLast(a.entry.Rank, b.entry.Rank) })
 	for i := range parts {
 		r := parts[i].check(ctx, o.Repair)
-		if (r.Rank == parttable.Solo || r.Rank == parttable.Copies) && r.Err == nil && r.Unformatted {
+		if (r.Rank == parttable.Singleton || r.Rank == parttable.Copies) && r.Err == nil && r.Unformatted {
 			continue // most jobs have no use for it
 		}
 		o.Part(r)
@@ -115,8 +114,7 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	return nil
 }
 
-// inspect looks at the table of c's target. foreign says that it is another
-// store's.
+// inspect checks the table of c's target. foreign is true if the table is of another store.
 func (c *partCheck) inspect(ctx context.Context, r *TargetReport, repair bool) (foreign, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -136,7 +134,7 @@ func (c *partCheck) inspect(ctx context.Context, r *TargetReport, repair bool) (
 	return c.table.Check(w), nil
 }
 
-// recheck looks at a table after its repair.
+// recheck checks a table after its repair.
 func (r *TargetReport) recheck(ctx context.Context, cfg *config.Config) {
 	c := partCheck{cfg: cfg, t: slices.Index(cfg.Targets, r.Target)}
 	if c.dev, r.Err = connect(ctx, cfg, r.Target, true); r.Err != nil {
@@ -149,14 +147,18 @@ func (r *TargetReport) recheck(ctx context.Context, cfg *config.Config) {
 	}
 }
 
-// tableFindings are about the two copies of a table.
+// tableFindings returns the findings about the two copies of a table.
 func tableFindings(h *parttable.Health) []microfs.Finding {
 	list := []microfs.Finding{}
 	kind, severity, remedy := FoundTable, microfs.Loss, "its partitions cannot be found: start over with --fresh"
 	if h.Table != nil {
 		kind, severity, remedy = FoundTableCopy, microfs.Repairable, "the other copy is good"
 	}
-	if h.Table != nil && len(h.Table.Entries) > 0 {
+	switch {
+	case h.Table == nil:
+	case h.Table.Empty(): // no run repairs it
+		remedy += "; --repair writes it again"
+	default:
 		remedy += fmt.Sprintf("; --repair of rank %d, or its next run, writes it again", h.Table.Keeper())
 	}
 	for slot, err := range h.Copies {
@@ -203,10 +205,10 @@ func (c *partCheck) check(ctx context.Context, repair bool) *PartReport {
 // repair becomes the owner of the partition, as Open does, and repairs it.
 func (c *partCheck) repair(ctx context.Context, r *PartReport) (err error) {
 	o := &opener{
-		cfg: c.cfg, place: Place{Rank: r.Rank, Size: c.table.JobSize}, home: balancer.Device{Target: c.t},
+		cfg: c.cfg, proc: Proc{Rank: r.Rank, Size: c.table.JobSize}, home: balancer.Device{Target: c.t},
 		opts: Options{Logf: func(format string, args ...any) { r.Repaired = append(r.Repaired, fmt.Sprintf(format, args...)) }},
 	}
-	p := &Partition{Place: o.place, Target: r.Target, ready: make(chan struct{})}
+	p := &Partition{Proc: o.proc, Target: r.Target, ready: make(chan struct{})}
 	defer close(p.ready)
 	if err := o.own(ctx, p); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 func filled(t *testing.T) *config.Config {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	for r := range 5 {
-		p, err := Open(ctx, cfg, Place{Rank: r, Size: 5}, Options{})
+		p, err := Open(ctx, cfg, Proc{Rank: r, Size: 5}, Options{})
 		require.NoError(t, err)
 		require.NoError(t, writeFile(p.FS, "f", bytes.Repeat([]byte{byte(r)}, 100000)))
 		require.NoError(t, p.FS.Mkdir(microfs.RootIno, "d", 0o700))
@@ -119,7 +119,7 @@ func TestCheckRepairs(t *testing.T) {
 	infos, err := Ranks(ctx, cfg)
 	require.NoError(t, err)
 	at := infos[2].Segment.Start
-	p, err := Open(ctx, cfg, Place{Rank: 2, Size: 5}, Options{})
+	p, err := Open(ctx, cfg, Proc{Rank: 2, Size: 5}, Options{})
 	require.NoError(t, err)
 	spoil(t, cfg, 0, at, 64)
 	_, parts := checkAll(t, cfg, CheckOptions{Rank: 2, Repair: true})
@@ -133,7 +133,7 @@ func TestCheckRepairs(t *testing.T) {
 	require.NoError(t, parts[0].Err)
 	require.Empty(t, parts[0].Findings)
 	require.NotEmpty(t, parts[0].Repaired)
-	r, err := Verify(ctx, cfg, Place{Rank: 2, Size: 5}, VerifyOptions{})
+	r, err := Verify(ctx, cfg, Proc{Rank: 2, Size: 5}, VerifyOptions{})
 	require.NoError(t, err)
 	require.Equal(t, nvmf.Bytes(100000), r.Bytes)
 }
@@ -171,7 +171,7 @@ func TestVerifyDamage(t *testing.T) {
 	spoil(t, cfg, 1, nvmf.Bytes(bytes.Index(b, bytes.Repeat([]byte{3}, 100000)))+40000, 8)
 	for rank := range 5 {
 		var total, read nvmf.Bytes
-		r, err := Verify(ctx, cfg, Place{Rank: rank, Size: 5}, VerifyOptions{
+		r, err := Verify(ctx, cfg, Proc{Rank: rank, Size: 5}, VerifyOptions{
 			Total: func(n nvmf.Bytes) { total = n }, Progress: func(n nvmf.Bytes) { read += n },
 		})
 		require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestVerifyLooksAgain(t *testing.T) {
 	require.NoError(t, err)
 	at := nvmf.Bytes(bytes.Index(b, bytes.Repeat([]byte{3}, 100000)))
 	seen := false
-	r, err := Verify(ctx, cfg, Place{Rank: 3, Size: 5}, VerifyOptions{
+	r, err := Verify(ctx, cfg, Proc{Rank: 3, Size: 5}, VerifyOptions{
 		Total: func(nvmf.Bytes) { spoil(t, cfg, 1, at, 8) },
 		Progress: func(nvmf.Bytes) {
 			seen = true
@@ -211,7 +211,7 @@ func TestVerifyLooksAgain(t *testing.T) {
 func TestBesideAJob(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
-	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{})
+	p, err := Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{})
 	require.NoError(t, err)
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -236,7 +236,7 @@ func TestBesideAJob(t *testing.T) {
 	var read nvmf.Bytes
 	checked := 0
 	for range 15 {
-		r, err := Verify(ctx, cfg, Place{Rank: 0, Size: 1}, VerifyOptions{})
+		r, err := Verify(ctx, cfg, Proc{Rank: 0, Size: 1}, VerifyOptions{})
 		if !microfs.MovedOn(err) {
 			require.NoError(t, err)
 			require.Empty(t, r.Bad)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,9 +24,17 @@ import (
 	"nvmecr/nvmf/tlspsk"
 )
 
-// connect opens the namespace id as cfg says, for writing too or not: a file
-// may be one that cannot be written to.
+// connect opens the namespace id with the settings of cfg, for reading or also for writing. In a mirrored store it
+// opens the mirror whose home is id.
 func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readOnly bool) (nvmf.Device, error) {
+	if t := slices.Index(cfg.Targets, id); t >= 0 && cfg.CopiesSync {
+		return connectMirror(ctx, cfg, t, readOnly)
+	}
+	return connectTo(ctx, cfg, id, readOnly)
+}
+
+// connectTo opens the namespace id itself. For reading only, it may be a file without write permission.
+func connectTo(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readOnly bool) (nvmf.Device, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 	keys, psk, err := secrets(cfg, id)
@@ -40,7 +49,7 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: overTCP(cfg, nqn, host, keys, psk)})
 }
 
-// Discover asks the discovery service at an address for what this host may use.
+// Discover returns the namespaces that the discovery service at an address lists for this host.
 func Discover(ctx context.Context, cfg *config.Config, at nvmf.TransportID) ([]nvme.DiscoveryEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
@@ -52,7 +61,7 @@ func Discover(ctx context.Context, cfg *config.Config, at nvmf.TransportID) ([]n
 	return tcp.Discover(ctx, at, overTCP(cfg, nqn, hostID(nqn), keys, psk))
 }
 
-// overTCP are the options by which a host reaches targets.
+// overTCP returns the options by which a host connects to targets.
 func overTCP(cfg *config.Config, nqn string, host uuid.UUID, keys dhchap.Keys, psk tlspsk.Key) tcp.Options {
 	return tcp.Options{
 		PSK:          psk,
@@ -61,13 +70,13 @@ func overTCP(cfg *config.Config, nqn string, host uuid.UUID, keys dhchap.Keys, p
 		Keys:         keys,
 		HeaderDigest: cfg.HeaderDigest,
 		DataDigest:   cfg.DataDigest,
-		// Half of the time is to notice, half to reconnect.
+		// Half of the time is for detecting the loss of a connection, half for reconnecting.
 		CommandTimeout: min(cfg.Timeout/2, 30*time.Second),
 		ConnectTimeout: min(cfg.Timeout/2, 10*time.Second),
 	}
 }
 
-// secrets reads what authentication and TLS need, where there are any.
+// secrets reads the keys of authentication and TLS, if there are any.
 func secrets(cfg *config.Config, id nvmf.TransportID) (keys dhchap.Keys, psk tlspsk.Key, err error) {
 	if id.Transport == nvmf.File || id.Transport == nvmf.Mem {
 		return keys, psk, nil
@@ -78,8 +87,7 @@ func secrets(cfg *config.Config, id nvmf.TransportID) (keys dhchap.Keys, psk tls
 	return keys, psk, err
 }
 
-// readTable reads the table of dev. A target that falls silent meanwhile is
-// waited for as long as cfg says.
+// readTable reads the table of dev. It waits for a target that stops answering, as long as cfg allows.
 func readTable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*parttable.Table, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
@@ -97,14 +105,14 @@ func hostID(nqn string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(nqn))
 }
 
-// want is what this store's table of target t says. size is 0 for any.
+// want is what this store's table of target t must contain. A size of 0 matches any.
 func want(cfg *config.Config, t, targets, size int) parttable.Want {
 	return parttable.Want{
-		Name: cfg.Name, UID: uint32(os.Geteuid()), Size: size, Target: t, Targets: targets,
+		Name: cfg.Name, UID: uint32(os.Geteuid()), Size: size, Target: t, Targets: targets, Mirrored: cfg.CopiesSync,
 	}
 }
 
-// tree is what the partitions of cfg have to hold.
+// tree returns the kind of tree that the partitions of cfg have.
 func tree(cfg *config.Config) parttable.Tree {
 	if cfg.View == config.ViewJob {
 		return parttable.TreeOfJob
@@ -112,9 +120,9 @@ func tree(cfg *config.Config) parttable.Tree {
 	return parttable.TreeOfRanks
 }
 
-// LockGroup names the locks of a run among those of this host. Processes of another run have nothing to do with it: they neither
-// yield the partition to this run nor make its calls. What they may still do to the
-// namespace the reservation and the claim decide.
+// LockGroup returns the name under which processes of a run share locks on this host. Processes of another run do not
+// meet there: they neither yield the partition to this run nor make its calls. The reservation and the claim decide
+// what they may still do to the namespace.
 func LockGroup(run uuid.UUID) string {
 	if run == uuid.Nil {
 		return ""
@@ -123,7 +131,7 @@ func LockGroup(run uuid.UUID) string {
 	return hex.EncodeToString(h[:8])
 }
 
-// lockKey names the partition of a rank, or the solo partition, among those of a run.
+// lockKey returns the name of the lock of a rank's partition, or of the singleton partition, within a run.
 func lockKey(cfg *config.Config, rank int) string {
 	h := sha256.New()
 	fmt.Fprintln(h, cfg.Name)
@@ -131,15 +139,15 @@ func lockKey(cfg *config.Config, rank int) string {
 		fmt.Fprintln(h, t)
 	}
 	name, which := strings.TrimLeft(cfg.Name, "."), strconv.Itoa(rank)
-	if rank == parttable.Solo {
-		which = "solo"
+	if rank == parttable.Singleton {
+		which = "singleton"
 	}
 	return fmt.Sprintf("%.32s-%s-%s", name, which, hex.EncodeToString(h.Sum(nil)[:8]))
 }
 
-// Identify connects to a namespace, for reading, and returns what its target says of it.
+// Identify connects to a namespace, for reading, and returns its identity.
 func Identify(ctx context.Context, cfg *config.Config, id nvmf.TransportID) (nvmf.Identity, error) {
-	dev, err := connect(ctx, cfg, id, true)
+	dev, err := connectTo(ctx, cfg, id, true)
 	if err != nil {
 		return nvmf.Identity{}, err
 	}

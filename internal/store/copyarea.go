@@ -12,26 +12,57 @@ import (
 	"nvmecr/nvmf"
 )
 
-// copyPart is the part of a namespace that a copy area has: as much as what is copied.
+// copyPart is the fraction of a namespace that its copy area has: the same size as the data that is copied.
 const copyPart = 2 // 1/2
 
-// copyLength is how much of a namespace is its copy area; 0 is none.
+// copyLength returns the size of the copy area of a namespace; 0: it has none.
 func copyLength(cfg *config.Config, id *nvmf.Identity) nvmf.Bytes {
-	if cfg.Copies != config.CopiesPartner || id.Private {
+	if shards, _ := cfg.Copies.Shards(); shards == 0 && cfg.Copies != config.CopiesPartner || id.Private {
 		return 0
 	}
 	align := alignment(cfg.Hugeblock)
 	return id.Capacity() - (id.Capacity() - id.Capacity()/copyPart).AlignDown(align)
 }
 
-// OpenCopies mounts the copy area of target t, where what other targets hold is kept a second time; for writing it becomes the owner of the
-// area, and formats it at first. Errors are those of Open; parttable.ErrNoTable if the target is not formatted, ErrNoCopies if it has no area.
+// MakeCopyAreas formats the targets that are not formatted, but for the first one, with a copy area and without
+// a partition: there may be fewer ranks than targets, and then nobody else formats these. Ranks that come to have
+// partitions there get these beside the area. The run has the lease of the store, and its ranks have not begun.
+func MakeCopyAreas(ctx context.Context, cfg *config.Config) error {
+	return eachTarget(ctx, cfg, false, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
+		length := copyLength(cfg, dev.Identity())
+		if t == 0 || length == 0 {
+			return nil
+		}
+		if _, err := readTable(ctx, cfg, dev); !errors.Is(err, parttable.ErrNoTable) {
+			return err
+		}
+		if _, err := fence(ctx, cfg, dev); err != nil {
+			return err
+		}
+		usable := dev.Identity().Capacity() - length
+		if _, err := divideNew(dev.Identity(), cfg, t, 1, 1, usable); err != nil {
+			return err
+		}
+		table, err := emptyTable(dev.Identity(), cfg, t, usable)
+		if err != nil {
+			return err
+		}
+		return writeNew(ctx, dev, cfg, table)
+	})
+}
+
+// errOnlyCopies: no rank has a partition there.
+var errOnlyCopies = fmt.Errorf("%w, but for a copy area", parttable.ErrNoTable)
+
+// OpenCopies mounts the copy area of target t, which has second copies of data of other targets. For writing it becomes
+// the owner of the area, and formats an unformatted one. Errors are those of Open; parttable.ErrNoTable if the target
+// is not formatted; ErrNoCopies if it has no area.
 func OpenCopies(ctx context.Context, cfg *config.Config, t int, opts Options) (*Partition, error) {
 	if opts.Logf == nil {
 		opts.Logf = func(string, ...any) {}
 	}
-	o := &opener{cfg: cfg, place: Place{Rank: parttable.Copies}, opts: opts, home: balancer.Device{Target: t}}
-	p := &Partition{Place: o.place, Target: cfg.Targets[t], ready: make(chan struct{})}
+	o := &opener{cfg: cfg, proc: Proc{Rank: parttable.Copies}, opts: opts, home: balancer.Device{Target: t}}
+	p := &Partition{Proc: o.proc, Target: cfg.Targets[t], ready: make(chan struct{})}
 	defer close(p.ready)
 	err := o.own(ctx, p)
 	if err == nil {
@@ -45,10 +76,10 @@ func OpenCopies(ctx context.Context, cfg *config.Config, t int, opts Options) (*
 }
 
 // ErrNoCopies: the target was formatted without a copy area.
-var ErrNoCopies = errors.New("it was formatted without room for copies: start over with --fresh and --copies")
+var ErrNoCopies = errors.New("it was formatted without a copy area: start over with --fresh and --copies")
 
 func (o *opener) openCopies(ctx context.Context, p *Partition, t int) (err error) {
-	if p.Device, err = connect(ctx, o.cfg, p.Target, o.opts.ReadOnly); err != nil {
+	if err := o.connect(ctx, p, p.Target); err != nil {
 		return err
 	}
 	if !o.opts.ReadOnly {

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -8,6 +10,7 @@ import (
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
 	"nvmecr/nvmf"
 )
 
@@ -65,4 +68,81 @@ func TestNoCopyArea(t *testing.T) {
 	cfg.Copies = config.CopiesPartner
 	_, err := OpenCopies(ctx, cfg, 0, Options{})
 	require.ErrorIs(t, err, ErrNoCopies)
+}
+
+// TestCopyAreasWithoutRanks: targets on which no rank has a partition have copy areas, which stay when ranks come.
+func TestCopyAreasWithoutRanks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		view  config.View
+		sizes []int // of jobs, one after the other
+	}{
+		{"one tree", config.ViewJob, []int{1, 2, 1, 8}},
+		{"private trees", config.ViewRank, []int{2, 2}},
+		{"a script, then private trees", config.ViewRank, []int{1, 8, 8}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := newStore(t, 256*nvmf.MiB, 128*nvmf.MiB, 128*nvmf.MiB)
+			cfg.View, cfg.Copies = c.view, config.CopiesPartner
+			require.NoError(t, MakeCopyAreas(ctx, cfg))
+			_, err := Ranks(ctx, cfg)
+			require.ErrorIs(t, err, parttable.ErrNoTable, "no rank has written anything")
+			files, limit := map[int][]byte{}, 1
+			for i, size := range c.sizes {
+				require.NoError(t, MakeCopyAreas(ctx, cfg))
+				if limit = max(limit, size); c.view == config.ViewJob {
+					runRanks(t, cfg, size, limit, files)
+				} else {
+					mustOpen(t, cfg, size)
+				}
+				for target := range cfg.Targets {
+					withCopies(t, cfg, target, func(p *Partition) {
+						if i > 0 {
+							assert.Equal(t, []byte{byte(target)}, contentOf(t, p.FS, "copy"), "target %d before %d ranks", target, size)
+						}
+						require.NoError(t, writeFile(p.FS, "copy", []byte{byte(target)}))
+					})
+				}
+			}
+			ranks, err := Ranks(ctx, cfg)
+			require.NoError(t, err)
+			assert.Len(t, ranks, limit)
+			assert.Empty(t, Missing(ranks))
+			_, parts := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
+			for _, p := range parts {
+				require.NoError(t, p.Err)
+				require.Empty(t, p.Findings)
+			}
+		})
+	}
+}
+
+// withCopies calls f with the copy area of a target, open for writing.
+func withCopies(t *testing.T, cfg *config.Config, target int, f func(p *Partition)) {
+	t.Helper()
+	p, err := OpenCopies(ctx, cfg, target, Options{})
+	require.NoError(t, err)
+	f(p)
+	require.NoError(t, p.Close())
+}
+
+// TestRepairCopyAreaAlone: the table of a target without a partition is repaired as that of any other.
+func TestRepairCopyAreaAlone(t *testing.T) {
+	t.Parallel()
+	cfg := newTree(t, 128*nvmf.MiB, 128*nvmf.MiB)
+	cfg.Copies = config.CopiesPartner
+	require.NoError(t, MakeCopyAreas(ctx, cfg))
+	withCopies(t, cfg, 1, func(p *Partition) { require.NoError(t, writeFile(p.FS, "copy", []byte("x"))) })
+	f, err := os.OpenFile(cfg.Targets[1].Address, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("damage"), int64(parttable.CopyOffset(0))+40)
+	require.NoError(t, errors.Join(err, f.Close()))
+	targets, _ := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
+	require.Len(t, targets[0].Findings, 1)
+	assert.Equal(t, microfs.Repairable, targets[0].Findings[0].Severity)
+	assert.Contains(t, targets[0].Findings[0].Remedy, "--repair writes it again")
+	targets, _ = checkAll(t, cfg, CheckOptions{Rank: AllRanks, Repair: true})
+	require.Empty(t, targets[0].Findings)
+	withCopies(t, cfg, 1, func(p *Partition) { assert.Equal(t, []byte("x"), contentOf(t, p.FS, "copy")) })
 }

@@ -9,13 +9,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// deallocateChunk is how many bytes a command deallocates: few enough to be done
-// within the time that a command may take.
+// deallocateChunk is the number of bytes that one command deallocates: few enough for the time-out of commands.
 const deallocateChunk = 64 * nvmf.MiB
 
-// deallocateAll deallocates the partitions of this store on dev, if there are any, before
-// their table is wiped: afterwards they may be another store's. It is advice, so a
-// device that refuses keeps what it has.
+// deallocateAll deallocates the partitions of this store on dev, if there are any, before their table is wiped:
+// afterwards they may be of another store. Deallocation is advisory: an error of the device is ignored.
 func deallocateAll(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
 	if !dev.Identity().CanDeallocate {
 		return nil

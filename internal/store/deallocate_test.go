@@ -36,7 +36,7 @@ func TestGiveBack(t *testing.T) {
 			require.NoError(t, cfg.Set("name", "mine"))
 			cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: path}}
 			for rank := range 2 {
-				p, err := Open(t.Context(), cfg, Place{Rank: rank, Size: 2}, Options{})
+				p, err := Open(t.Context(), cfg, Proc{Rank: rank, Size: 2}, Options{})
 				require.NoError(t, err)
 				f, err := p.FS.Open(1, "/f", unix.O_CREAT|unix.O_RDWR, 0o600)
 				require.NoError(t, err)

@@ -11,55 +11,55 @@ import (
 	"nvmecr/microfs"
 )
 
-// A Directory is one of the solo partition.
+// A Directory is a directory of the singleton partition.
 type Directory struct {
 	Path string // from the root
 	Mode uint32 // permission bits
 }
 
-// MaxDirectories is how many SoloDirectories returns at most.
+// MaxDirectories is the limit of directories that SingletonDirectories returns.
 const MaxDirectories = 4096
 
-// SoloDirectories returns the directories of the solo partition of the store that p, a
-// rank's, belongs to, each before those in it; none where there is no solo partition or nobody has written to it.
-// It costs a few round trips. Errors are those of Open.
-func (p *Partition) SoloDirectories(ctx context.Context, cfg *config.Config) (list []Directory, err error) {
-	solo, err := p.solo(ctx, cfg)
-	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, ErrNoSolo) {
+// SingletonDirectories returns the directories of the singleton partition of the store that p, a rank's partition,
+// belongs to. A directory precedes its subdirectories. The result is empty if there is no singleton partition, or it
+// was never written. The cost is a few round trips. Errors are those of Open.
+func (p *Partition) SingletonDirectories(ctx context.Context, cfg *config.Config) (list []Directory, err error) {
+	singleton, err := p.singleton(ctx, cfg)
+	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, ErrNoSingletonPartition) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = andClosing(err, solo.Close()) }()
+	defer func() { err = andClosing(err, singleton.Close()) }()
 	list = []Directory{{Path: "/"}}
 	for i := 0; i < len(list); i++ {
-		if list, err = below(solo.FS, list, list[i].Path); err != nil {
+		if list, err = below(singleton.FS, list, list[i].Path); err != nil {
 			return nil, err
 		}
 	}
 	return list[1:], nil
 }
 
-// solo mounts the solo partition for reading, through p's device where it is there.
-func (p *Partition) solo(ctx context.Context, cfg *config.Config) (*Partition, error) {
-	place := Place{Rank: parttable.Solo, Size: p.Table.JobSize}
+// singleton mounts the singleton partition for reading, with p's device if it is on that.
+func (p *Partition) singleton(ctx context.Context, cfg *config.Config) (*Partition, error) {
+	proc := Proc{Rank: parttable.Singleton, Size: p.Table.JobSize}
 	if p.Table.Target != 0 {
-		return Open(ctx, cfg, place, Options{ReadOnly: true})
+		return Open(ctx, cfg, proc, Options{ReadOnly: true})
 	}
-	entry, ok := p.Table.SoloEntry()
+	entry, ok := p.Table.SingletonEntry()
 	if !ok {
-		return nil, ErrNoSolo
+		return nil, ErrNoSingletonPartition
 	}
-	o := &opener{cfg: cfg, place: place, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
-	solo := &Partition{Table: p.Table, Place: place}
-	on := &Partition{Device: p.Device, Table: p.Table, Place: place}
+	o := &opener{cfg: cfg, proc: proc, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
+	singleton := &Partition{Table: p.Table, Proc: proc}
+	on := &Partition{Device: p.Device, Table: p.Table, Proc: proc}
 	err := o.mount(ctx, on, entry)
-	solo.FS = on.FS // without the device, which p closes
-	return solo, err
+	singleton.FS = on.FS // without the device, which p closes
+	return singleton, err
 }
 
-// below appends the directories in one to list.
+// below appends the subdirectories of a directory to list.
 func below(fs *microfs.FS, list []Directory, dir string) ([]Directory, error) {
 	f, err := fs.Open(microfs.RootIno, dir, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if errors.Is(err, syscall.EACCES) {

@@ -16,48 +16,48 @@ import (
 	"nvmecr/nvmf"
 )
 
-// The solo partition of a store for ranks: a part of the namespace within bounds.
+// The limits of the singleton partition in a store that ranks have formatted.
 const (
-	soloPart   = 32 // 1/32
-	soloMin    = 8 * nvmf.MiB
-	soloMax    = nvmf.GiB
-	soloBlocks = 32 // hugeblocks at least
-	soloShare  = 8  // none where that is more than 1/8
+	singletonPart   = 32 // 1/32
+	singletonMin    = 8 * nvmf.MiB
+	singletonMax    = nvmf.GiB
+	singletonBlocks = 32 // hugeblocks at least
+	singletonShare  = 8  // none where that is more than 1/8
 )
 
-// The solo partition of a store with one tree has the names, and what job scripts write.
+// In a store with one tree the singleton partition has all names, and the data that job scripts write.
 const (
 	indexPart = 16 // 1/16
 	indexMax  = 64 * nvmf.GiB
 )
 
-// soloLength is how much of a namespace of that capacity ranks leave for the solo
-// partition; 0 is none.
-func soloLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
-	align, least := alignment(cfg.Hugeblock), max(soloMin, soloBlocks*cfg.Hugeblock)
+// singletonLength returns the part of a namespace of that capacity that ranks leave for the singleton partition; 0:
+// none.
+func singletonLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
+	align, least := alignment(cfg.Hugeblock), max(singletonMin, singletonBlocks*cfg.Hugeblock)
 	if cfg.View == config.ViewJob {
 		return max(min(capacity/indexPart, indexMax), min(least, capacity/2)).AlignDown(align)
 	}
-	n := max(min(capacity/soloPart, soloMax), least).AlignDown(align)
-	if n > capacity/soloShare {
+	n := max(min(capacity/singletonPart, singletonMax), least).AlignDown(align)
+	if n > capacity/singletonShare {
 		return 0
 	}
 	return n
 }
 
-// askPause is between two attempts to have the store divided.
+// askPause is the pause between two requests to divide the store.
 const askPause = 20 * time.Millisecond
 
-// makeTable formats target t, or divides it among the ranks of this job if all of it is
-// the solo partition. Processes of this host that use the solo partition, and may be about
-// to format the target themselves, take turns with it.
+// makeTable formats target t, or divides it among the ranks of this job if the singleton partition is all of it. A lock
+// keeps out other processes of this host that use the singleton partition, and that may be about to format the target
+// themselves.
 func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
-	if o.place.Alone() || t != 0 || dev.Identity().Private {
+	if o.proc.Singleton() || t != 0 || dev.Identity().Private {
 		return o.format(ctx, dev, t) // the lock is ours, or there is none
 	}
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
-	group, key := LockGroup(o.cfg.Run), lockKey(o.cfg, parttable.Solo)
+	group, key := LockGroup(o.cfg.Run), lockKey(o.cfg, parttable.Singleton)
 	for {
 		lock, err := owner.Acquire(wait, group, key, "", nil)
 		if err == nil {
@@ -66,20 +66,20 @@ func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*partta
 		}
 		var busy *owner.BusyError
 		if !errors.As(err, &busy) || busy.Silent {
-			return nil, notDivided(o.place.Size, err)
+			return nil, notDivided(o.proc.Size, err)
 		}
-		err = owner.Divide(wait, group, key, uint32(o.place.Size), o.cfg.Mapping.String())
+		err = owner.Divide(wait, group, key, uint32(o.proc.Size), o.cfg.Mapping.String())
 		if err == nil {
 			return readTable(ctx, o.cfg, dev)
 		}
 		if !errors.As(err, new(*owner.BusyError)) || wait.Err() != nil {
-			return nil, notDivided(o.place.Size, err)
+			return nil, notDivided(o.proc.Size, err)
 		}
 		time.Sleep(askPause)
 	}
 }
 
-// makeAsOwner is makeTable for the process that has the lock of the solo partition.
+// makeAsOwner is makeTable for the process that has the lock of the singleton partition.
 func (o *opener) makeAsOwner(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
 	table, err := readTable(ctx, o.cfg, dev)
 	if errors.Is(err, parttable.ErrNoTable) {
@@ -91,25 +91,25 @@ func (o *opener) makeAsOwner(ctx context.Context, dev nvmf.Device, t int) (*part
 	if err != nil || !o.undivided(table) {
 		return table, err
 	}
-	entry, ok := table.SoloEntry()
+	entry, ok := table.SingletonEntry()
 	if !ok {
 		return nil, fmt.Errorf("store %q: the target has no partition of rank 0", o.cfg.Name)
 	}
-	solo := &opener{cfg: o.cfg, place: Place{Size: 1}, opts: Options{Logf: o.opts.Logf}, reserve: o.reserve}
-	p := &Partition{Device: dev, Target: o.cfg.Targets[t], Table: table, Place: solo.place}
-	if err := solo.mount(ctx, p, entry); err != nil {
-		return nil, notDivided(o.place.Size, err)
+	singleton := &opener{cfg: o.cfg, proc: Proc{Size: 1}, opts: Options{Logf: o.opts.Logf}, reserve: o.reserve}
+	p := &Partition{Device: dev, Target: o.cfg.Targets[t], Table: table, Proc: singleton.proc}
+	if err := singleton.mount(ctx, p, entry); err != nil {
+		return nil, notDivided(o.proc.Size, err)
 	}
 	err = andClosing(p.divide(ctx, o, o.mapping), p.FS.Unmount())
 	if err != nil {
-		return nil, notDivided(o.place.Size, err)
+		return nil, notDivided(o.proc.Size, err)
 	}
 	return readTable(ctx, o.cfg, dev)
 }
 
 // format formats target t for the ranks of this job.
 func (o *opener) format(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
-	o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.place.Size)
+	o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.proc.Size)
 	return format(ctx, dev, o.cfg, t, o.mapping)
 }
 
@@ -117,15 +117,14 @@ func notDivided(ranks int, err error) error {
 	return fmt.Errorf("a job script or a program without a launcher has written to the store, which cannot be divided among %d ranks: %w", ranks, err)
 }
 
-// Divided reports whether this process has divided the store since it opened p: there are
-// ranks that p.Table does not know.
+// Divided reports whether this process has divided the store since it opened p: then p.Table lacks the new ranks.
 func (p *Partition) Divided() bool {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	return p.divided
 }
 
-// onDivide answers a rank of this host that has asked the owner of the solo partition.
+// onDivide answers the request of a rank of this host to the owner of the singleton partition.
 func (p *Partition) onDivide(o *opener, ranks int, by string) (err error) {
 	defer panics.Contain("the division of the store", &err)
 	plan, err := balancer.ParsePlan(by)
@@ -149,8 +148,8 @@ func (p *Partition) onDivide(o *opener, ranks int, by string) (err error) {
 	return err
 }
 
-// divide makes the solo partition shorter, which p is, and gives what lies behind to the
-// ranks of mapping. A crash leaves the store as it was, or divided.
+// divide makes the singleton partition p shorter, and gives the space behind it to the ranks of mapping. After a crash
+// the store is undivided or divided, nothing between.
 func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapping) error {
 	p.changing.Lock() // the lock must not be given up before the table is written
 	defer p.changing.Unlock()
@@ -171,26 +170,26 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	cfg := *o.cfg
 	cfg.Hugeblock = table.Hugeblock
 	id, align, slots := p.Device.Identity(), alignment(table.Hugeblock), len(ranks)
-	room := table.End(id.Capacity())
-	solo, _ := table.SoloEntry()
-	// Ranks that get much less than in a store of their own would find out when it is full.
-	end := min(room/2, room-min(room, nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
-	free := max(soloLength(&cfg, room), segmentAlign)
-	if _, err := layout(id, &cfg, slots, solo.Start+free, room); err != nil {
+	usable := table.End(id.Capacity())
+	singleton, _ := table.SingletonEntry()
+	// If the ranks got much less than in a store of their own, their users would notice only when it is full.
+	end := min(usable/2, usable-min(usable, nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
+	free := max(singletonLength(&cfg, usable), segmentAlign)
+	if _, err := layout(id, &cfg, slots, singleton.Start+free, usable); err != nil {
 		return err // were there no files
 	}
-	solo.Rank = parttable.Solo
-	if solo.Length, err = p.FS.Shrink(free, 0, align, end-min(end, solo.Start)); errors.Is(err, microfs.ErrInUse) {
+	singleton.Rank = parttable.Singleton
+	if singleton.Length, err = p.FS.Shrink(free, 0, align, end-min(end, singleton.Start)); errors.Is(err, microfs.ErrInUse) {
 		return fmt.Errorf("%w; less than half of the namespace would be left for ranks: copy out what is needed (nvmecr cp), and start over with --fresh", err)
 	}
 	if err != nil {
 		return err
 	}
-	segs, err := layout(id, &cfg, slots, solo.Start+solo.Length, room)
+	segs, err := layout(id, &cfg, slots, singleton.Start+singleton.Length, usable)
 	if err != nil {
 		return err
 	}
-	table.JobSize, table.Entries = size, []parttable.Entry{solo}
+	table.JobSize, table.Entries = size, []parttable.Entry{singleton}
 	for slot, s := range segs {
 		table.Entries = append(table.Entries, parttable.Entry{Rank: ranks[slot], Start: s.Start, Length: s.Length})
 	}
@@ -198,6 +197,6 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 		return fmt.Errorf("dividing the store among %d ranks: %w", size, err)
 	}
 	p.divided = true
-	o.opts.Logf("the store is divided: %s for job scripts and programs without a launcher, and %d ranks", solo.Length, size)
+	o.opts.Logf("the store is divided: %s for job scripts and programs without a launcher, and %d ranks", singleton.Length, size)
 	return nil
 }

@@ -25,12 +25,12 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-var alone = Place{Rank: 0, Size: 1}
+var alone = Proc{Rank: 0, Size: 1}
 
 // withPartition opens, calls do, and closes.
-func withPartition(t *testing.T, cfg *config.Config, place Place, o Options, do func(p *Partition)) {
+func withPartition(t *testing.T, cfg *config.Config, proc Proc, o Options, do func(p *Partition)) {
 	t.Helper()
-	p, err := Open(ctx, cfg, place, o)
+	p, err := Open(ctx, cfg, proc, o)
 	require.NoError(t, err)
 	do(p)
 	require.NoError(t, p.Close())
@@ -53,13 +53,13 @@ var scriptFile = bytes.Repeat([]byte("from the script "), 5000)
 
 // TestSoloFirst: what a job script has written before its ranks came is there for the next
 // script, and for readers, and the ranks have nearly all of the store.
-func TestSoloFirst(t *testing.T) {
+func TestSingletonFirst(t *testing.T) {
 	for _, targets := range []int{1, 2} {
 		cfg := newStore(t, []nvmf.Bytes{256 * nvmf.MiB, 256 * nvmf.MiB}[:targets]...)
 		withPartition(t, cfg, alone, Options{}, func(p *Partition) {
 			require.NoError(t, writeFile(p.FS, "script", scriptFile))
 		})
-		_, err := Open(ctx, cfg, Place{Rank: 1, Size: 4}, Options{ReadOnly: true})
+		_, err := Open(ctx, cfg, Proc{Rank: 1, Size: 4}, Options{ReadOnly: true})
 		if targets == 1 {
 			require.ErrorIs(t, err, ErrUndivided)
 		}
@@ -74,15 +74,15 @@ func TestSoloFirst(t *testing.T) {
 				require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
 			})
 		}
-		withPartition(t, cfg, Place{Rank: parttable.Solo, Size: 4}, Options{ReadOnly: true}, func(p *Partition) {
+		withPartition(t, cfg, Proc{Rank: parttable.Singleton, Size: 4}, Options{ReadOnly: true}, func(p *Partition) {
 			require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
 		})
 		mustOpen(t, cfg, 4)
-		_, err = Open(ctx, cfg, Place{Rank: 0, Size: 3}, Options{})
+		_, err = Open(ctx, cfg, Proc{Rank: 0, Size: 3}, Options{})
 		require.ErrorIs(t, err, parttable.ErrOtherSize)
 		_, parts := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
 		require.Len(t, parts, 5)
-		require.Equal(t, parttable.Solo, parts[4].Rank)
+		require.Equal(t, parttable.Singleton, parts[4].Rank)
 		for _, p := range parts {
 			require.NoError(t, p.Err)
 			require.Empty(t, p.Findings)
@@ -110,7 +110,7 @@ func TestRanksFirst(t *testing.T) {
 	assert.EqualValues(t, 7*nvmf.MiB, entries[0].Length, "as ever")
 	for _, o := range []Options{{ReadOnly: true}, {}} {
 		_, err = Open(ctx, small, alone, o)
-		require.ErrorIs(t, err, ErrNoSolo)
+		require.ErrorIs(t, err, ErrNoSingletonPartition)
 		require.ErrorIs(t, err, syscall.EROFS)
 	}
 	assert.EqualValues(t, 1, headOf(t, small)[16], "a table that earlier versions read")
@@ -129,9 +129,9 @@ func TestDividedElsewhere(t *testing.T) {
 		require.NoError(t, err)
 		table, err := parttable.Read(ctx, dev)
 		require.NoError(t, err)
-		o := &opener{cfg: cfg, place: alone, opts: Options{Logf: t.Logf}}
-		p := &Partition{Device: dev, Target: cfg.Targets[0], Table: table, Place: alone}
-		entry, _ := table.SoloEntry()
+		o := &opener{cfg: cfg, proc: alone, opts: Options{Logf: t.Logf}}
+		p := &Partition{Device: dev, Target: cfg.Targets[0], Table: table, Proc: alone}
+		entry, _ := table.SingletonEntry()
 		require.NoError(t, o.mount(ctx, p, entry))
 		require.NoError(t, p.divide(ctx, o, fourRanks(t)))
 		require.NoError(t, p.FS.Unmount())
@@ -154,7 +154,7 @@ func TestDividedElsewhere(t *testing.T) {
 	withPartition(t, cfg, alone, Options{Logf: logf}, func(p *Partition) {
 		require.True(t, done)
 		require.Equal(t, 4, p.Table.JobSize)
-		entry, _ := p.Table.SoloEntry()
+		entry, _ := p.Table.SingletonEntry()
 		st := p.FS.StatFS()
 		require.Less(t, nvmf.Bytes(st.Blocks)*st.Hugeblock, entry.Length, "the end of the partition")
 		require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
@@ -168,7 +168,7 @@ func headOf(t *testing.T, cfg *config.Config) []byte {
 	return b[:4096]
 }
 
-// TestDivideByOwner: a process that has files open in the solo partition makes it shorter when
+// TestDivideByOwner: a process that has files open in the singleton partition makes it shorter when
 // the ranks come, and goes on.
 func TestDivideByOwner(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
@@ -238,17 +238,17 @@ func TestScriptRaces(t *testing.T) {
 }
 
 // TestSoloTooFull: a store whose files reach far is not divided, and nothing has changed.
-func TestSoloTooFull(t *testing.T) {
+func TestSingletonTooFull(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
 		require.NoError(t, writeFile(p.FS, "large", bytes.Repeat([]byte{7}, 40<<20)))
-		_, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+		_, err := Open(ctx, cfg, Proc{Rank: 0, Size: 4}, Options{})
 		require.ErrorContains(t, err, "cannot be divided among 4 ranks", "by its owner")
 		require.ErrorContains(t, err, "start over with --fresh")
 		require.NoError(t, writeFile(p.FS, "more", bytes.Repeat([]byte{7}, 10<<20)))
 	})
-	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	_, err := Open(ctx, cfg, Proc{Rank: 0, Size: 4}, Options{})
 	require.ErrorIs(t, err, microfs.ErrInUse)
 	require.ErrorContains(t, err, "start over with --fresh")
 	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
@@ -259,21 +259,21 @@ func TestSoloTooFull(t *testing.T) {
 	mustOpen(t, cfg, 4)
 }
 
-// TestSoloHeld: a process of another host has the solo partition.
-func TestSoloHeld(t *testing.T) {
+// TestSoloHeld: a process of another host has the singleton partition.
+func TestSingletonHeld(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(*Partition) {})
 	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
 	require.NoError(t, err)
 	table, err := parttable.Read(ctx, dev)
 	require.NoError(t, err)
-	e, _ := table.SoloEntry()
+	e, _ := table.SingletonEntry()
 	_, err = microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{
 		Generation: table.Generation, Holder: microfs.Holder{Host: "node7", Boot: [16]byte{1}, PID: 99},
 	})
 	require.NoError(t, err)
 	require.NoError(t, dev.Close())
-	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	_, err = Open(ctx, cfg, Proc{Rank: 0, Size: 4}, Options{})
 	require.ErrorAs(t, err, new(*HeldError))
 	require.ErrorContains(t, err, "cannot be divided among 4 ranks")
 	require.ErrorContains(t, err, "process 99 of host node7")
@@ -328,10 +328,10 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	require.NoError(t, err)
 	table, err := format(ctx, dev, cfg, 0, mapping)
 	require.NoError(t, err)
-	o := &opener{cfg: cfg, place: alone, opts: Options{Logf: func(string, ...any) {}}}
+	o := &opener{cfg: cfg, proc: alone, opts: Options{Logf: func(string, ...any) {}}}
 	mount := func(table *parttable.Table) *Partition {
-		p := &Partition{Device: dev, Table: table, Place: alone, Target: nvmf.TransportID{Transport: nvmf.File}}
-		entry, ok := table.SoloEntry()
+		p := &Partition{Device: dev, Table: table, Proc: alone, Target: nvmf.TransportID{Transport: nvmf.File}}
+		entry, ok := table.SingletonEntry()
 		require.True(t, ok, where)
 		require.NoError(t, o.mount(ctx, p, entry), where)
 		return p
@@ -364,7 +364,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	require.NoError(t, err, where)
 	size = table.JobSize
 	for _, e := range table.Entries {
-		if size > 1 && e.Rank != parttable.Solo {
+		if size > 1 && e.Rank != parttable.Singleton {
 			_, err := microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{Generation: table.Generation, ReadOnly: true})
 			require.ErrorIs(t, err, microfs.ErrUnformatted, where)
 		}

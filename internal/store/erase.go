@@ -16,10 +16,9 @@ const (
 	eraseDepth = 8
 )
 
-// Erase overwrites the partitions of the store with zeros, on every target that has a
-// table of it, and leaves the tables: what is interrupted is done again. progress is
-// told how many bytes of how many were written; it may be nil. What a device keeps
-// of what was overwritten, in spare blocks say, is the device's.
+// Erase overwrites the partitions of the store with zeros, on every target that has a table of the store. The tables
+// stay, so an interrupted Erase can be repeated. progress is called with the bytes written and the total; it may be
+// nil. A device may still have old data in spare blocks; Erase does not reach them.
 //
 // Errors are those of Release.
 func Erase(ctx context.Context, cfg *config.Config, progress func(done, all nvmf.Bytes)) error {

@@ -28,7 +28,7 @@ func TestErase(t *testing.T) {
 	cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: path}}
 	secret := bytes.Repeat([]byte("very secret "), 1000)
 	for rank := range 2 {
-		p, err := Open(t.Context(), cfg, Place{Rank: rank, Size: 2}, Options{})
+		p, err := Open(t.Context(), cfg, Proc{Rank: rank, Size: 2}, Options{})
 		require.NoError(t, err)
 		f, err := p.FS.Open(1, "/named-secret", unix.O_CREAT|unix.O_RDWR, 0o600)
 		require.NoError(t, err)

@@ -6,21 +6,24 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+
+	"nvmecr/microfs"
 	"nvmecr/nvmf"
 )
 
 // ErrNoTarget: neither --target nor an embedded target.
 var ErrNoTarget = errors.New("no target: start the program through \"nvmecr run\", or name targets with --target (NVMECR_TARGET)")
 
-// ErrSameNamespace: two targets are addresses of one namespace.
+// ErrSameNamespace: two targets are addresses of the same namespace.
 var ErrSameNamespace = errors.New("two targets are one namespace")
 
-// ErrHalfFormatted: the connection was lost while a namespace or a partition was
-// being formatted. What was sent may still land, on top of what a second attempt
-// writes; targets with reservations keep it out once another run has begun.
+// ErrHalfFormatted: the connection was lost while a namespace or a partition was being formatted. Commands in flight
+// may still be executed, and overwrite what a second attempt writes. Targets with reservations refuse them once another
+// run has begun.
 var ErrHalfFormatted = errors.New("it was being formatted: end the job and start it again")
 
-// halfFormatted says of an error of formatting that it is one of those.
+// halfFormatted wraps an error of formatting in ErrHalfFormatted.
 func halfFormatted(err error) error {
 	if errors.Is(err, nvmf.ErrConnectionLost) {
 		return fmt.Errorf("%w: %w", ErrHalfFormatted, err)
@@ -28,19 +31,19 @@ func halfFormatted(err error) error {
 	return err
 }
 
-// Unavailable reports that a target cannot be reached now, or refuses connections, and that another try may succeed. A half-formatted
-// target is left to the next run.
+// Unavailable reports whether a target cannot be reached now, or refuses connections, so that another try may succeed.
+// It is false for a half-formatted target, which is left to the next run.
 func Unavailable(err error) bool {
 	var status *nvmf.StatusError
 	return (errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
 		errors.As(err, &status) && status.Busy()) && !errors.Is(err, ErrHalfFormatted)
 }
 
-// ErrNoSolo: the store has no solo partition, since it was made for ranks by an earlier
+// ErrNoSingletonPartition: the store has no singleton partition, since it was made for ranks by an earlier
 // version, or was too small for one. It is syscall.EROFS.
-var ErrNoSolo = fmt.Errorf("it has partitions for ranks only, and none for job scripts and programs without a launcher: write to another path, or start over with --fresh: %w", syscall.EROFS)
+var ErrNoSingletonPartition = fmt.Errorf("it has partitions for ranks only, and none for job scripts and programs without a launcher: write to another path, or start over with --fresh: %w", syscall.EROFS)
 
-// ErrUndivided: all of the store is the solo partition. The ranks of a job get their
+// ErrUndivided: all of the store is the singleton partition. The ranks of a job get their
 // partitions when one of them opens its own for writing.
 var ErrUndivided = errors.New("the store is not divided among ranks yet")
 
@@ -62,23 +65,29 @@ func (e *WaitError) Unwrap() error { return syscall.ETIMEDOUT }
 // A LockedError says that another run of the store is in progress. It is
 // syscall.EBUSY.
 type LockedError struct {
-	Name string // of the store
-	PID  int    // of the holder, 0 if not known
+	Name   string         // of the store
+	Holder microfs.Holder // its PID is 0 if it is not known
 }
 
 // Error names the holder.
 func (e *LockedError) Error() string {
 	who := "another process"
-	if e.PID != 0 {
-		who = fmt.Sprintf("process %d", e.PID)
+	if e.Holder.PID != 0 {
+		who = fmt.Sprintf("process %d", e.Holder.PID)
+	}
+	if e.Holder.Host != "" {
+		who += " of host " + e.Holder.Host
 	}
 	return fmt.Sprintf("store %q is in use by %s; wait for it to end, or use another --name", e.Name, who)
 }
 
+// Outlived reports whether the holder is known to have ended: then a process that it has started holds the lock.
+func (e *LockedError) Outlived() bool { return ended(e.Holder, self(uuid.Nil)) }
+
 // Unwrap returns syscall.EBUSY.
 func (e *LockedError) Unwrap() error { return syscall.EBUSY }
 
-// andClosing adds the error of closing something to the one before, in one line.
+// andClosing joins the error of a close to an earlier error, in one line.
 func andClosing(err, closing error) error {
 	switch {
 	case closing == nil:

@@ -45,7 +45,7 @@ func TestOverTCP(t *testing.T) {
 	for _, ns := range []string{"1", "2"} {
 		require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:"+ns))
 	}
-	_, err = openWaiting(cfg, Place{Rank: 0, Size: 4}, Options{})
+	_, err = openWaiting(cfg, Proc{Rank: 0, Size: 4}, Options{})
 	require.ErrorIs(t, err, nvmf.ErrHostRefused)
 	assert.Contains(t, err.Error(), cfg.Targets[0].String())
 	require.NoError(t, cfg.Set("hostnqn", host))
@@ -59,7 +59,7 @@ func TestOverTCP(t *testing.T) {
 	}
 	require.NoError(t, ranks[3].Process.Kill())
 	_ = ranks[3].Wait()
-	p, err := openWaiting(cfg, Place{Rank: 0, Size: 4}, Options{})
+	p, err := openWaiting(cfg, Proc{Rank: 0, Size: 4}, Options{})
 	require.NoError(t, err, "the partition of the killed process is free")
 	f, err := p.FS.Open(microfs.RootIno, "f", os.O_CREATE|os.O_WRONLY, 0o600)
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestOverTCP(t *testing.T) {
 	gone.SubNQN += "x"
 	other := *cfg
 	other.Targets = []nvmf.TransportID{gone}
-	_, err = Open(ctx, &other, Place{Rank: 0, Size: 4}, Options{})
+	_, err = Open(ctx, &other, Proc{Rank: 0, Size: 4}, Options{})
 	require.ErrorIs(t, err, nvmf.ErrNoSubsystem)
 	assert.NotContains(t, err.Error(), "\n")
 }
@@ -135,7 +135,7 @@ func (c *cutter) cut() {
 // partition is asked for, and then is.
 func TestViewsWaitOnce(t *testing.T) {
 	cfg, _ := newServed(t, 64*nvmf.MiB)
-	p, err := openWaiting(cfg, Place{Rank: 0, Size: 2}, Options{})
+	p, err := openWaiting(cfg, Proc{Rank: 0, Size: 2}, Options{})
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	away := *cfg
@@ -175,7 +175,7 @@ func TestViewsConnectAgain(t *testing.T) {
 		require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:1"))
 		return cfg
 	}
-	p, err := openWaiting(over(addr), Place{Rank: 0, Size: 2}, Options{})
+	p, err := openWaiting(over(addr), Proc{Rank: 0, Size: 2}, Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	v := NewViews(over(through.Addr()), nil)

@@ -15,8 +15,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// fence keeps all other runs from writing to dev from here on. The function it
-// returns makes sure of that again; it is nil if dev has no such fence.
+// fence keeps all other runs from writing to dev from now on. The function that it returns checks that this is still
+// so; it is nil if dev has no reservations.
 func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(context.Context) error, error) {
 	r, ok := dev.(nvmf.Reserver)
 	if !ok || cfg.Run == uuid.Nil {
@@ -40,14 +40,13 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 	return reserve, err
 }
 
-// drain is how long a target that answers has to finish what it has received
-// from a process that is dead, where no fence tells when it has: its connection
-// was closed when it died.
+// drain is the time within which a target that answers completes the commands of a dead process: its connection was
+// closed when it died, and no reservation tells when they are complete.
 const drain = 500 * time.Millisecond
 
-// mayTakeOver decides whether a partition can be mounted for writing whose last
-// holder did not unmount it, or has left a deallocation that may still land. reserved says that the target lets only this run
-// write, local that what a process had in flight ends with it.
+// mayTakeOver decides whether a partition can be mounted for writing whose last holder did not unmount it, or has left
+// a deallocation that may still be executed. reserved is true if the target lets only this run write; local is true if
+// commands in flight end with their process.
 func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*microfs.Claim) (microfs.Late, error) {
 	return func(last *microfs.Claim) (microfs.Late, error) {
 		sameRun := last.Run == me.Run && me.Run != uuid.Nil
@@ -58,23 +57,21 @@ func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*micr
 			time.Sleep(cmp.Or(o.opts.drain, drain))
 			return microfs.LateUnlikely, nil
 		case o.cfg.Unfenced:
-			o.opts.Logf("%s is taken over from %v, which may still run, because of --unfenced", partitionName(o.place.Rank), last)
+			o.opts.Logf("%s is taken over from %v, which may still run, because of --unfenced", partitionName(o.proc.Rank), last)
 			return microfs.LateAny, nil
 		}
-		return microfs.LateNone, &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && reserved}
+		return microfs.LateNone, &HeldError{Rank: o.proc.Rank, Last: *last, SameRun: sameRun && reserved}
 	}
 }
 
-// isSelf reports whether h is this process: its claim is of an attempt to mount
-// that failed, such as when the connection was lost. It has the partition's lock
-// once, so no other mount of its own is alive.
+// isSelf reports whether h is this process: its claim is of an attempt to mount that failed, for example by a lost
+// connection. The process holds the partition's lock, so it has no other mount of the partition.
 func isSelf(h, me microfs.Holder) bool {
 	return me.Boot != uuid.Nil && h.Boot == me.Boot && h.PIDSpace == me.PIDSpace && h.PID == me.PID && h.Start == me.Start
 }
 
-// quiet fails with *HeldError unless all processes that wrote to the partitions
-// of table are known to have ended, or cfg says that they have. Where nobody
-// knows who wrote to one, because its claims are damaged, sure decides.
+// quiet fails with *HeldError unless all processes that wrote to the partitions of table are known to have ended, or
+// cfg declares it. If claims are damaged, so that the writer of a partition is unknown, sure decides.
 func quiet(ctx context.Context, cfg *config.Config, dev nvmf.Device, table *parttable.Table, sure bool) error {
 	me := self(cfg.Run)
 	for _, e := range table.FileSystems() {

@@ -158,24 +158,24 @@ func TestHeldElsewhere(t *testing.T) {
 	mustOpen(t, cfg, 1)
 	heldElsewhere(t, cfg)
 
-	_, err := Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	_, err := Open(ctx, cfg, Proc{0, 1, ""}, Options{})
 	var held *HeldError
 	require.ErrorAs(t, err, &held)
 	require.Contains(t, err.Error(), "process 99 of host node7")
 	require.ErrorAs(t, Reset(ctx, cfg), &held, "nor may the partition be another's: the process would write there")
 	_, err = Release(ctx, cfg)
 	require.ErrorAs(t, err, &held)
-	reader, err := Open(ctx, cfg, Place{0, 1, ""}, Options{ReadOnly: true})
+	reader, err := Open(ctx, cfg, Proc{0, 1, ""}, Options{ReadOnly: true})
 	require.NoError(t, err, "reading takes nothing over")
 	require.NoError(t, reader.Close())
 	cfg.Unfenced = true
-	p, err := Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	p, err := Open(ctx, cfg, Proc{0, 1, ""}, Options{})
 	require.NoError(t, err)
 	_, err = p.FS.Stat(microfs.RootIno, "acknowledged", false)
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	cfg.Unfenced = false
-	p, err = Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	p, err = Open(ctx, cfg, Proc{0, 1, ""}, Options{})
 	require.NoError(t, err, "it was closed")
 	require.NoError(t, p.Close())
 	require.NoError(t, Reset(ctx, cfg))

@@ -19,7 +19,7 @@ func TestFilesAreTheRanks(t *testing.T) {
 	const size = 3
 	text := func(rank int) string { return fmt.Sprintf("checkpoint of rank %d", rank) }
 	for rank := 0; rank < size; rank++ {
-		p, err := Open(ctx, cfg, Place{Rank: rank, Size: size}, Options{})
+		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: size}, Options{})
 		require.NoError(t, err)
 		f, err := p.FS.Open(microfs.RootIno, "/restart", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestFilesAreTheRanks(t *testing.T) {
 	}
 	for _, o := range []Options{{}, {ReadOnly: true}} {
 		for rank := 0; rank < size; rank++ {
-			p, err := Open(ctx, cfg, Place{Rank: rank, Size: size}, o)
+			p, err := Open(ctx, cfg, Proc{Rank: rank, Size: size}, o)
 			require.NoError(t, err)
 			f, err := p.FS.Open(microfs.RootIno, "restart", os.O_RDONLY, 0)
 			require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestFilesAreTheRanks(t *testing.T) {
 	// After --fresh there is nothing of it.
 	require.NoError(t, Reset(ctx, cfg))
 	for rank := 0; rank < size; rank++ {
-		p, err := Open(ctx, cfg, Place{Rank: rank, Size: size}, Options{})
+		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: size}, Options{})
 		require.NoError(t, err)
 		_, err = p.FS.Open(microfs.RootIno, "restart", os.O_RDONLY, 0)
 		require.ErrorIs(t, err, os.ErrNotExist)
@@ -62,7 +62,7 @@ func TestHugeblockIsFixed(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
 	for rank, h := range []nvmf.Bytes{64 * nvmf.KiB, 4 * nvmf.KiB} {
 		cfg.Hugeblock = h
-		p, err := Open(ctx, cfg, Place{Rank: rank, Size: 2}, Options{})
+		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: 2}, Options{})
 		require.NoError(t, err)
 		assert.Equal(t, 64*nvmf.KiB, p.FS.StatFS().Hugeblock, "rank %d", rank)
 		require.NoError(t, p.Close())

@@ -12,6 +12,7 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/mirror"
 )
 
 // segmentAlign is what partitions start on a multiple of, unless hugeblocks
@@ -19,7 +20,7 @@ import (
 const segmentAlign = nvmf.MiB
 
 // minPartition is the least a partition may have, in hugeblocks and in bytes:
-// below it there is no room for log, state and data.
+// below it there is no space for log, state and data.
 const (
 	minHugeblocks = 16
 	minPartition  = 2 * nvmf.MiB
@@ -65,37 +66,54 @@ func CheckSize(cfg *config.Config) error {
 	return nil
 }
 
-// format makes dev target number t of the store, for the ranks that mapping has there, and
-// leaves all its partitions unformatted. Nothing is written to a namespace
-// that is too small.
-func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, mapping balancer.Mapping) (*parttable.Table, error) {
-	id := dev.Identity()
-	ranks, size := mapping.Ranks(t), mapping.Size()
-	if err := checkSlots(len(ranks)); err != nil {
-		return nil, err
-	}
-	room, solo := id.Capacity()-copyLength(cfg, id), nvmf.Bytes(0)
-	end := room
+// A division is how a namespace is divided when it is formatted: segments for ranks, the singleton partition (absent if its length is 0), and the
+// copy area, which begins where the usable part ends.
+type division struct {
+	ranks     []balancer.Segment
+	singleton balancer.Segment
+	usable    nvmf.Bytes
+}
+
+// divideNew divides the namespace of target t up to usable, where no partition is yet, among n of size ranks.
+func divideNew(id *nvmf.Identity, cfg *config.Config, t, n, size int, usable nvmf.Bytes) (d division, err error) {
+	d.usable = usable
+	end := usable
 	if size > 1 && t == 0 && !id.Private {
-		solo = soloLength(cfg, room)
-		end = (room - solo).AlignDown(alignment(cfg.Hugeblock))
+		d.singleton.Length = singletonLength(cfg, d.usable)
+		end = (d.usable - d.singleton.Length).AlignDown(alignment(cfg.Hugeblock))
+		d.singleton.Start = end
 	}
-	segs, err := layout(id, cfg, len(ranks), parttable.HeadSize, end)
-	if err != nil && solo > 0 && cfg.View == config.ViewRank {
-		solo = 0
-		segs, err = layout(id, cfg, len(ranks), parttable.HeadSize, room)
+	d.ranks, err = layout(id, cfg, n, parttable.HeadSize, end)
+	if err != nil && d.singleton.Length > 0 && cfg.View == config.ViewRank {
+		d.singleton = balancer.Segment{}
+		d.ranks, err = layout(id, cfg, n, parttable.HeadSize, d.usable)
 	}
-	if err == nil && room < id.Capacity() {
-		_, err = layout(id, cfg, 1, room, id.Capacity())
+	if err == nil && d.usable < id.Capacity() {
+		_, err = layout(id, cfg, 1, d.usable, id.Capacity())
 	}
-	if err != nil {
-		return nil, err
+	return d, err
+}
+
+// newTable returns the partition table of target t for the ranks of mapping, and the division as its entries.
+func newTable(id *nvmf.Identity, cfg *config.Config, t int, mapping balancer.Mapping, d *division) (*parttable.Table, error) {
+	table, err := emptyTable(id, cfg, t, d.usable)
+	table.JobSize = mapping.Size()
+	for slot, rank := range mapping.Ranks(t) {
+		table.Entries = append(table.Entries, parttable.Entry{Rank: rank, Start: d.ranks[slot].Start, Length: d.ranks[slot].Length})
 	}
+	if d.singleton.Length > 0 {
+		table.Entries = append(table.Entries, parttable.Entry{Rank: parttable.Singleton, Start: d.singleton.Start, Length: d.singleton.Length})
+	}
+	return table, err
+}
+
+// emptyTable returns the partition table of target t without a partition. The copy area begins where the usable part ends.
+func emptyTable(id *nvmf.Identity, cfg *config.Config, t int, usable nvmf.Bytes) (*parttable.Table, error) {
 	table := &parttable.Table{
 		Name:      cfg.Name,
 		UID:       uint32(os.Geteuid()),
 		Namespace: id.UUID,
-		JobSize:   size,
+		JobSize:   1,
 		Target:    t,
 		Targets:   len(cfg.Targets),
 		Hugeblock: cfg.Hugeblock,
@@ -104,31 +122,68 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 	if cfg.View == config.ViewJob {
 		table.Incompatible = parttable.Shards
 	}
-	if room < id.Capacity() {
+	if cfg.CopiesSync {
+		table.Incompatible |= parttable.Mirrored
+	}
+	if usable < id.Capacity() {
 		table.Incompatible |= parttable.CopyArea
-		table.Copies = parttable.Extent{Start: room, Length: id.Capacity() - room}
+		table.Copies = parttable.Extent{Start: usable, Length: id.Capacity() - usable}
 	}
-	if table.Generation, err = parttable.NewGeneration(); err != nil {
-		return nil, err
-	}
-	for slot, s := range segs {
-		table.Entries = append(table.Entries, parttable.Entry{
-			Rank: ranks[slot], Start: s.Start, Length: s.Length,
-		})
-	}
-	if solo > 0 {
-		table.Entries = append(table.Entries, parttable.Entry{Rank: parttable.Solo, Start: end, Length: solo})
-	}
-	if err := parttable.Begin(ctx, dev, superblocks(table.FileSystems())); err != nil {
-		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
-	}
-	if err := parttable.Write(ctx, dev, table); err != nil {
-		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
-	}
-	return table, nil
+	var err error
+	table.Generation, err = parttable.NewGeneration()
+	return table, err
 }
 
-// checkSlots fails if a table has no room for so many ranks, and the solo partition.
+// format formats dev as target t of the store, for the ranks that mapping has there. It
+// leaves all partitions unformatted. Nothing is written to a namespace
+// that is too small. A copy area that is there is kept.
+func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, mapping balancer.Mapping) (*parttable.Table, error) {
+	id, n := dev.Identity(), len(mapping.Ranks(t))
+	if err := checkSlots(n); err != nil {
+		return nil, err
+	}
+	before, err := readTable(ctx, cfg, dev)
+	if err != nil && !errors.Is(err, parttable.ErrNoTable) {
+		return nil, err
+	}
+	if before != nil && !before.Empty() {
+		before = nil // the store of a process that was alone, which begins anew
+	}
+	usable := id.Capacity() - copyLength(cfg, id)
+	if before != nil {
+		usable = before.End(id.Capacity())
+	}
+	d, err := divideNew(id, cfg, t, n, mapping.Size(), usable)
+	if err != nil {
+		return nil, err
+	}
+	table, err := newTable(id, cfg, t, mapping, &d)
+	if err != nil {
+		return nil, err
+	}
+	if before == nil {
+		return table, writeNew(ctx, dev, cfg, table)
+	}
+	table.Generation, table.Created = before.Generation, before.Created
+	return table, parttable.Extend(ctx, dev, table, superblocks(table.Entries))
+}
+
+// writeNew writes the table of a namespace that has none.
+func writeNew(ctx context.Context, dev nvmf.Device, cfg *config.Config, table *parttable.Table) error {
+	blank := superblocks(table.FileSystems())
+	if start, length := mirror.States(dev.Identity()); !cfg.CopiesSync && length > 0 { // else it would look like a part of a mirror later
+		blank = append(blank, parttable.Range{Start: start, Length: length})
+	}
+	if err := parttable.Begin(ctx, dev, blank); err != nil {
+		return fmt.Errorf("formatting: %w", halfFormatted(err))
+	}
+	if err := parttable.Write(ctx, dev, table); err != nil {
+		return fmt.Errorf("formatting: %w", halfFormatted(err))
+	}
+	return nil
+}
+
+// checkSlots fails if a table has no space for so many ranks, and the singleton partition.
 func checkSlots(slots int) error {
 	if slots > parttable.MaxEntries-1 {
 		return fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries-1)

@@ -2,11 +2,13 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/config"
@@ -70,7 +72,7 @@ func FuzzPlace(f *testing.F) {
 	f.Add(uint8(2), "-1", "18446744073709551616", "x")
 	f.Fuzz(func(t *testing.T, which uint8, rank, size, step string) {
 		l := launchers[int(which)%len(launchers)]
-		p, err := PlaceFromEnv(func(name string) string {
+		p, err := ProcFromEnv(func(name string) string {
 			switch name {
 			case l.rank:
 				return rank
@@ -87,9 +89,10 @@ func FuzzPlace(f *testing.F) {
 	})
 }
 
-// FuzzHolder reads the pid in a lock file.
+// FuzzHolder reads the holder in a lock file.
 func FuzzHolder(f *testing.F) {
 	f.Add([]byte("4711      \n"))
+	f.Add(fmt.Appendf(nil, holderFormat, 4711, 1, uuid.New(), initialPIDSpace, "node7"))
 	f.Add([]byte("99999999999999999999"))
 	file, err := os.CreateTemp(f.TempDir(), "lock")
 	require.NoError(f, err)
@@ -98,6 +101,6 @@ func FuzzHolder(f *testing.F) {
 		require.NoError(t, file.Truncate(0))
 		_, err := file.WriteAt(b, 0)
 		require.NoError(t, err)
-		_ = holder(file)
+		_ = readHolder(file)
 	})
 }

@@ -23,28 +23,28 @@ var update = flag.Bool("update", false, "write the golden stores anew: those of 
 // goldenRanks is how many ranks have written each golden store.
 const goldenRanks = 2
 
-// goldenFile is what the process at a place has written.
-func goldenFile(place Place) []byte {
-	return bytes.Repeat(fmt.Appendf(nil, "rank %d of %d ", place.Rank, place.Size), 5000)
+// goldenFile is what a process has written.
+func goldenFile(proc Proc) []byte {
+	return bytes.Repeat(fmt.Appendf(nil, "rank %d of %d ", proc.Rank, proc.Size), 5000)
 }
 
-// fillGolden writes a golden store: files of a process that is alone, then of the ranks of a job, one of which is deleted.
+// fillGolden writes a golden store: files of a singleton, then of the ranks of a job, one of which is deleted.
 func fillGolden(t *testing.T, cfg *config.Config) {
-	fill := func(p *Partition, place Place) {
-		require.NoError(t, writeFile(p.FS, "deleted", goldenFile(place)))
-		require.NoError(t, writeFile(p.FS, "file", goldenFile(place)))
+	fill := func(p *Partition, proc Proc) {
+		require.NoError(t, writeFile(p.FS, "deleted", goldenFile(proc)))
+		require.NoError(t, writeFile(p.FS, "file", goldenFile(proc)))
 		require.NoError(t, p.FS.Unlink(microfs.RootIno, "deleted"))
 	}
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
 		if cfg.View == config.ViewJob {
-			_, err := solo.Grow(ctx, cfg, goldenRanks, quietly)
+			_, err := singleton.Grow(ctx, cfg, goldenRanks, quietly)
 			require.NoError(t, err)
 		}
-		fill(solo, alone)
+		fill(singleton, alone)
 	})
 	for rank := range goldenRanks {
-		place := Place{Rank: rank, Size: goldenRanks}
-		withPartition(t, cfg, place, Options{}, func(p *Partition) { fill(p, place) })
+		proc := Proc{Rank: rank, Size: goldenRanks}
+		withPartition(t, cfg, proc, Options{}, func(p *Partition) { fill(p, proc) })
 	}
 }
 
@@ -67,13 +67,13 @@ func TestGoldenStores(t *testing.T) {
 			require.NoError(t, err)
 			image := unpacked(t, unpacked(t, compressed))
 			require.NoError(t, os.WriteFile(cfg.Targets[0].Address, image, 0o600))
-			places := []Place{alone, {Rank: 0, Size: goldenRanks}, {Rank: 1, Size: goldenRanks}}
+			places := []Proc{alone, {Rank: 0, Size: goldenRanks}, {Rank: 1, Size: goldenRanks}}
 			for _, o := range []Options{{ReadOnly: true}, {}} {
-				for _, place := range places {
-					withPartition(t, cfg, place, o, func(p *Partition) {
-						assert.True(t, bytes.Equal(goldenFile(place), contentOf(t, p.FS, "file")), "%v", place)
+				for _, proc := range places {
+					withPartition(t, cfg, proc, o, func(p *Partition) {
+						assert.True(t, bytes.Equal(goldenFile(proc), contentOf(t, p.FS, "file")), "%v", proc)
 						if !o.ReadOnly {
-							require.NoError(t, writeFile(p.FS, "new", goldenFile(place)))
+							require.NoError(t, writeFile(p.FS, "new", goldenFile(proc)))
 						}
 					})
 				}

@@ -16,17 +16,20 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A store with one tree has partitions for any number of ranks: more are cut out of what others have free.
+// A store with one tree can have partitions for any number of ranks: further partitions are cut from free space of the
+// others.
 
-// Grow gives the store partitions for so many ranks, at least, and returns how many it has. p is the solo partition, open for
-// writing. Ranks that have their partition open keep it as it is. A crash leaves the partitions of before, or those of after, on each
-// target.
+// Grow gives the store partitions for at least ranks ranks, and returns their number. p is the singleton partition,
+// open for writing. Partitions that are open in another process keep their length. After a crash each target has its
+// old partitions or its new ones.
 //
-// It makes partitions for cfg.MaxRanks at least, once it makes any: what ranks have in use cannot be given to others.
+// If it creates any, it creates partitions for at least cfg.MaxRanks: space that ranks use cannot be given to others
+// later.
 //
-// With 0 it only says how many there are. A store that no ranks have come to has one, which is the solo partition.
+// With 0 it only returns the number of partitions. A store that was never used by ranks has one, the singleton
+// partition.
 //
-// Errors: ENOSPC where the others have no room to give; those of the targets.
+// Errors: ENOSPC if the other partitions have no free space; those of the targets.
 func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, logf func(format string, args ...any)) (int, error) {
 	table, err := readTable(ctx, cfg, p.Device)
 	if err != nil {
@@ -52,7 +55,7 @@ func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, log
 	if p.closed {
 		return 0, syscall.EBUSY
 	}
-	// Backwards: the first table says when all have grown.
+	// In descending order: once the first table is written all targets have grown.
 	for t := len(cfg.Targets) - 1; t >= 0; t-- {
 		if err := p.growTarget(ctx, o, t, mapping); err != nil {
 			return 0, fmt.Errorf("target %s: partitions for %d ranks: %w", cfg.Targets[t], ranks, err)
@@ -61,11 +64,11 @@ func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, log
 	return ranks, nil
 }
 
-// growTarget grows target t. One without a table is formatted by the ranks that come to it.
+// growTarget grows target t. A target without a table, or without a partition, is left to the ranks that will format it.
 func (p *Partition) growTarget(ctx context.Context, o *opener, t int, mapping balancer.Mapping) (err error) {
-	g := &growth{opener: o, t: t, dev: p.Device, solo: p.FS, sweep: p.Sweep}
+	g := &growth{opener: o, t: t, dev: p.Device, singleton: p.FS, sweep: p.Sweep}
 	if t > 0 {
-		g.solo = nil
+		g.singleton = nil
 		if g.dev, err = connect(ctx, o.cfg, o.cfg.Targets[t], false); err != nil {
 			return err
 		}
@@ -81,28 +84,28 @@ func (p *Partition) growTarget(ctx context.Context, o *opener, t int, mapping ba
 	if err == nil {
 		err = g.table.Check(o.want(t, 0))
 	}
-	if err != nil {
+	if err != nil || g.table.Empty() {
 		return err
 	}
 	return g.run(ctx, mapping)
 }
 
-// A growth makes partitions on one target.
+// A growth creates partitions on one target.
 type growth struct {
 	*opener
-	t      int
-	dev    nvmf.Device
-	table  *parttable.Table
-	solo   *microfs.FS                          // open for writing, if it is here
-	sweep  func(rank int, fs *microfs.FS) error // or nil
-	donors []*Partition
+	t         int
+	dev       nvmf.Device
+	table     *parttable.Table
+	singleton *microfs.FS                          // open for writing, if it is here
+	sweep     func(rank int, fs *microfs.FS) error // or nil
+	donors    []*Partition
 }
 
 func (g *growth) run(ctx context.Context, mapping balancer.Mapping) error {
 	defer func() {
 		for _, d := range g.donors {
 			if err := d.Close(); err != nil {
-				g.opts.Logf("%s, which was made shorter: %v", partitionName(d.Place.Rank), err)
+				g.opts.Logf("%s, which was made shorter: %v", partitionName(d.Proc.Rank), err)
 			}
 		}
 	}()
@@ -129,14 +132,15 @@ func (g *growth) run(ctx context.Context, mapping balancer.Mapping) error {
 	return parttable.Extend(ctx, g.dev, g.table, superblocks(made))
 }
 
-// makeSpace returns room for n partitions, making others shorter, the longest first, until what comes of it is near to an equal share.
+// makeSpace returns n free segments of a namespace. It shortens partitions, the longest first, until the segments are
+// nearly as long as an equal share.
 func (g *growth) makeSpace(ctx context.Context, n int) ([]balancer.Segment, error) {
 	if n == 0 {
 		return nil, nil
 	}
 	align, least := alignment(g.table.Hugeblock), minLength(g.table.Hugeblock)
-	room := g.table.End(g.dev.Identity().Capacity())
-	share := max((room / nvmf.Bytes(len(g.table.Entries)+n)).AlignDown(align), least)
+	usable := g.table.End(g.dev.Identity().Capacity())
+	share := max((usable / nvmf.Bytes(len(g.table.Entries)+n)).AlignDown(align), least)
 	order := make([]int, len(g.table.Entries))
 	for i := range order {
 		order[i] = i
@@ -145,7 +149,7 @@ func (g *growth) makeSpace(ctx context.Context, n int) ([]balancer.Segment, erro
 		return cmp.Compare(g.table.Entries[b].Length, g.table.Entries[a].Length)
 	})
 	for {
-		segs := carve(g.free(room), n, align)
+		segs := carve(g.free(usable), n, align)
 		if len(segs) > 0 && (segs[0].Length >= share-share/4 || len(order) == 0 && segs[0].Length >= least) {
 			return segs, nil
 		}
@@ -160,14 +164,14 @@ func (g *growth) makeSpace(ctx context.Context, n int) ([]balancer.Segment, erro
 	}
 }
 
-// shorten makes a partition as short as share, if it can be. One that a process has open stays as it is.
+// shorten shortens a partition to share, if it can. A partition that a process has open keeps its length.
 func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Bytes) error {
 	align := alignment(g.table.Hugeblock)
-	fs, free := g.solo, share/8
-	if e.Rank == parttable.Solo {
-		share = max(share, soloLength(g.cfg, g.table.End(g.dev.Identity().Capacity())))
+	fs, free := g.singleton, share/8
+	if e.Rank == parttable.Singleton {
+		share = max(share, singletonLength(g.cfg, g.table.End(g.dev.Identity().Capacity())))
 	} else {
-		d, err := Open(ctx, g.cfg, Place{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
+		d, err := Open(ctx, g.cfg, Proc{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
 		if err != nil {
 			if !errors.As(err, new(*owner.BusyError)) { // one on another host may have it, or it is damaged
 				g.opts.Logf("%s keeps its length: %v", partitionName(e.Rank), err)
@@ -189,8 +193,8 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 	return err
 }
 
-// free returns what no partition has, in order.
-func (g *growth) free(room nvmf.Bytes) (gaps []balancer.Segment) {
+// free returns the gaps between the partitions, in order.
+func (g *growth) free(usable nvmf.Bytes) (gaps []balancer.Segment) {
 	end := parttable.HeadSize
 	for _, e := range g.table.Entries {
 		if e.Start > end {
@@ -198,13 +202,14 @@ func (g *growth) free(room nvmf.Bytes) (gaps []balancer.Segment) {
 		}
 		end = e.Start + e.Length
 	}
-	if room > end {
-		gaps = append(gaps, balancer.Segment{Start: end, Length: room - end})
+	if usable > end {
+		gaps = append(gaps, balancer.Segment{Start: end, Length: usable - end})
 	}
 	return gaps
 }
 
-// carve returns n segments of one length, the largest multiple of align that fits so often; nil if there is none.
+// carve returns n segments of equal length, the largest multiple of align for which n of them fit into the gaps; nil if
+// there is none.
 func carve(gaps []balancer.Segment, n int, align nvmf.Bytes) []balancer.Segment {
 	fit := func(length nvmf.Bytes) (segs []balancer.Segment) {
 		for _, gap := range gaps {
@@ -214,11 +219,11 @@ func carve(gaps []balancer.Segment, n int, align nvmf.Bytes) []balancer.Segment 
 		}
 		return segs
 	}
-	var most nvmf.Bytes
+	var limit nvmf.Bytes
 	for _, gap := range gaps {
-		most = max(most, gap.Length)
+		limit = max(limit, gap.Length)
 	}
-	low, high := nvmf.Bytes(0), most/align+1 // in units of align: low fits, high does not
+	low, high := nvmf.Bytes(0), limit/align+1 // in units of align: low fits, high does not
 	for high-low > 1 {
 		if mid := low + (high-low)/2; len(fit(mid*align)) == n {
 			low = mid

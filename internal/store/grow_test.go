@@ -27,14 +27,14 @@ func newTree(t *testing.T, sizes ...nvmf.Bytes) *config.Config {
 func quietly(string, ...any) {}
 
 // runRanks is a job of so many ranks: each has what it wrote in the run before, and writes again.
-func runRanks(t *testing.T, cfg *config.Config, size, most int, files map[int][]byte) {
+func runRanks(t *testing.T, cfg *config.Config, size, limit int, files map[int][]byte) {
 	t.Helper()
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
-		n, err := solo.Grow(ctx, cfg, size, quietly)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		n, err := singleton.Grow(ctx, cfg, size, quietly)
 		require.NoError(t, err)
-		require.Equal(t, most, n)
+		require.Equal(t, limit, n)
 		for rank := 0; rank < size && size > 1; rank++ { // one that is alone has none
-			withPartition(t, cfg, Place{Rank: rank, Size: size}, Options{}, func(p *Partition) {
+			withPartition(t, cfg, Proc{Rank: rank, Size: size}, Options{}, func(p *Partition) {
 				if old, ok := files[rank]; ok {
 					require.Equal(t, old, contentOf(t, p.FS, "file"))
 				}
@@ -44,7 +44,7 @@ func runRanks(t *testing.T, cfg *config.Config, size, most int, files map[int][]
 		}
 	})
 	for rank, want := range files { // also of ranks that are no more
-		withPartition(t, cfg, Place{Rank: rank}, Options{ReadOnly: true}, func(p *Partition) {
+		withPartition(t, cfg, Proc{Rank: rank}, Options{ReadOnly: true}, func(p *Partition) {
 			require.Equal(t, want, contentOf(t, p.FS, "file"))
 		})
 	}
@@ -56,10 +56,10 @@ func TestGrow(t *testing.T) {
 	for _, targets := range []int{1, 2, 3} {
 		t.Run(fmt.Sprintf("%d targets", targets), func(t *testing.T) {
 			cfg := newTree(t, []nvmf.Bytes{256 * nvmf.MiB, 128 * nvmf.MiB, 128 * nvmf.MiB}[:targets]...)
-			files, most := map[int][]byte{}, 1
+			files, limit := map[int][]byte{}, 1
 			for _, size := range []int{8, 3, 11, 1, 8, 20} {
-				most = max(most, size)
-				runRanks(t, cfg, size, most, files)
+				limit = max(limit, size)
+				runRanks(t, cfg, size, limit, files)
 			}
 			infos, err := Partitions(ctx, cfg)
 			require.NoError(t, err)
@@ -81,18 +81,18 @@ func TestGrowBeside(t *testing.T) {
 	cfg := newTree(t, 64*nvmf.MiB)
 	files := map[int][]byte{}
 	runRanks(t, cfg, 2, 2, files)
-	withPartition(t, cfg, Place{Rank: 0, Size: 2}, Options{}, func(p *Partition) {
+	withPartition(t, cfg, Proc{Rank: 0, Size: 2}, Options{}, func(p *Partition) {
 		before, _ := p.Table.Entry(0)
 		runRanksFrom(t, cfg, 1, 4)
 		require.NoError(t, writeFile(p.FS, "file", scriptFile))
-		withPartition(t, cfg, Place{Rank: 0}, Options{ReadOnly: true}, func(p *Partition) {
+		withPartition(t, cfg, Proc{Rank: 0}, Options{ReadOnly: true}, func(p *Partition) {
 			entry, _ := p.Table.Entry(0)
 			require.Equal(t, before, entry)
 			require.Equal(t, scriptFile, contentOf(t, p.FS, "file"))
 		})
 	})
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
-		_, err := solo.Grow(ctx, cfg, 100, quietly)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		_, err := singleton.Grow(ctx, cfg, 100, quietly)
 		require.ErrorIs(t, err, syscall.ENOSPC)
 	})
 	runRanksFrom(t, cfg, 0, 4)
@@ -104,18 +104,18 @@ func TestGrowToLargest(t *testing.T) {
 	cfg.MaxRanks = 5
 	files := map[int][]byte{}
 	runRanks(t, cfg, 2, 5, files)
-	withPartition(t, cfg, Place{Rank: 0, Size: 2}, Options{}, func(*Partition) {
-		withPartition(t, cfg, Place{Rank: 1, Size: 2}, Options{}, func(*Partition) { runRanksFrom(t, cfg, 2, 5) })
+	withPartition(t, cfg, Proc{Rank: 0, Size: 2}, Options{}, func(*Partition) {
+		withPartition(t, cfg, Proc{Rank: 1, Size: 2}, Options{}, func(*Partition) { runRanksFrom(t, cfg, 2, 5) })
 	})
 }
 
 func runRanksFrom(t *testing.T, cfg *config.Config, first, size int) {
 	t.Helper()
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
-		_, err := solo.Grow(ctx, cfg, size, quietly)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		_, err := singleton.Grow(ctx, cfg, size, quietly)
 		require.NoError(t, err)
 		for rank := first; rank < size; rank++ {
-			withPartition(t, cfg, Place{Rank: rank, Size: size}, Options{}, func(p *Partition) {
+			withPartition(t, cfg, Proc{Rank: rank, Size: size}, Options{}, func(p *Partition) {
 				require.NoError(t, writeFile(p.FS, fmt.Sprint("file", rank), scriptFile))
 			})
 		}
@@ -153,7 +153,7 @@ func TestOtherTree(t *testing.T) {
 		mustOpen(t, cfg, 2)
 		other := *cfg
 		other.View = map[config.View]config.View{config.ViewJob: config.ViewRank, config.ViewRank: config.ViewJob}[view]
-		_, err := Open(ctx, &other, Place{Rank: 0, Size: 2}, Options{})
+		_, err := Open(ctx, &other, Proc{Rank: 0, Size: 2}, Options{})
 		require.ErrorIs(t, err, parttable.ErrOtherTree)
 		assert.ErrorContains(t, err, "--view="+string(view))
 		ranks, err := Ranks(ctx, &other)

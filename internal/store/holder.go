@@ -21,8 +21,8 @@ import (
 // (PROC_PID_INIT_INO of the kernel): that of processes outside containers.
 const initialPIDSpace = 0xeffffffc
 
-// self describes this process as the holder of a partition. What cannot be
-// found out stays zero: then others cannot know whether it has ended.
+// self describes this process as the holder of a partition. A value that cannot be determined stays zero: other
+// processes then cannot know whether this one has ended.
 func self(run uuid.UUID) microfs.Holder {
 	h := microfs.Holder{Run: run, PID: uint32(os.Getpid()), Machine: fileID("/etc/machine-id")}
 	h.Host, _ = os.Hostname()
@@ -37,8 +37,8 @@ func self(run uuid.UUID) microfs.Holder {
 	return h
 }
 
-// ended reports whether h is known to have ended: it was of this host and is
-// gone, or this host has been started again since. False says nothing.
+// ended reports whether h is known to have ended: it was on this host and is gone, or this host has been rebooted
+// since. False means that it is unknown.
 func ended(h, me microfs.Holder) bool {
 	switch {
 	case h.Boot == uuid.Nil || h.PID == 0:
@@ -49,8 +49,7 @@ func ended(h, me microfs.Holder) bool {
 	case h.Boot == me.Boot:
 		return false // in another container, perhaps
 	}
-	// Hosts that start from one image may share a machine id, containers a
-	// name, too.
+	// Hosts that boot from one image may have the same machine id; containers may have the same host name.
 	return h.Machine != uuid.Nil && h.Machine == me.Machine && h.Host != "" && h.Host == me.Host &&
 		h.PIDSpace == initialPIDSpace && me.PIDSpace == initialPIDSpace
 }
@@ -66,8 +65,8 @@ func started(pid int) (ticks uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name, in parentheses, may hold anything. Counted from behind it:
-	// state 0, number of threads 17, start 19.
+	// The name, in parentheses, may contain any character. Behind the last parenthesis field 0 is the state, 17 the
+	// number of threads, 19 the start time.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 20 {
 		return 0, fmt.Errorf("/proc/%d/stat has %d fields: %w", pid, len(f), unix.EINVAL)
@@ -91,15 +90,14 @@ func fileID(path string) uuid.UUID {
 	return id
 }
 
-// A HeldError says that another process may still be writing a partition, and
-// that nothing keeps it from doing so. It is syscall.EBUSY.
+// A HeldError: another process may still write the partition, and nothing keeps it from doing so. It is syscall.EBUSY.
 type HeldError struct {
 	Rank    int
 	Last    microfs.Claim
 	SameRun bool // the process belongs to the same run: the target cannot tell them apart
 }
 
-// Error names the process and what can be done.
+// Error names the process and the remedies.
 func (e *HeldError) Error() string {
 	why := "nothing keeps it from writing"
 	if e.SameRun {

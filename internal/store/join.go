@@ -13,19 +13,22 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Where a launcher starts `nvmecr run` on each node, the runs of one job (config.Config.Job) are one: the first has the lease, and the others join
-// it. They are of its run, and reach the index of its tree.
+// If a launcher starts `nvmecr run` on each node, the first of these processes of a job (config.Config.Job) takes the lease, and the others join its
+// run: they have the same run id, and connect to the index of its tree.
 
-// Open lets other runs of cfg.Job join from the next renewal on: what the targets hold is this run's then.
+// Open lets other processes of cfg.Job join the run, from the next renewal on. By then the targets hold this run's store.
 func (l *Lease) Open(cfg *config.Config) {
 	l.job.Store(&runrecord.Job{ID: cfg.Job, Open: true, Tree: cfg.View == config.ViewJob, Index: strings.Join(cfg.Index, ","), Secret: cfg.IndexSecret})
 }
 
-// TakeOrJoin is TakeLease, or where a living run of cfg.Job has the store, joins that: cfg is of its run then, with its index, and the lease
-// is nil. It waits until the run lets others join, as long as cfg.Timeout. Errors are those of TakeLease, and *InProgressError where the run is of another user.
+// TakeOrJoin takes the lease of the store (see Lease), or joins a living run of cfg.Job that has the store. If it joins, cfg becomes that of the
+// run, with its index, and the lease is nil. It waits until the run lets others join, for up to cfg.Timeout. say gets a line for each wait, and for later
+// events of the lease, also from other goroutines.
+//
+// Errors: *InProgressError for a run of another job or user; nvmf.ErrFenced; parttable's for a target of another store or user; those of the targets.
 func TakeOrJoin(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
 	for {
-		lease, err := TakeLease(ctx, cfg, say)
+		lease, err := takeLease(ctx, cfg, say, defaultPace)
 		var living *InProgressError
 		if cfg.Job == "" || !errors.As(err, &living) || living.Run == nil || living.Run.Job.ID != cfg.Job || living.Run.UID != uint32(os.Geteuid()) {
 			return lease, err
@@ -37,7 +40,7 @@ func TakeOrJoin(ctx context.Context, cfg *config.Config, say func(format string,
 	}
 }
 
-// join joins the run that has the store. False: it has ended.
+// join joins the run that has the store. It returns false if the run has ended.
 func join(ctx context.Context, cfg *config.Config) (joined bool, err error) {
 	for begin := time.Now(); ; {
 		run, err := InProgress(ctx, cfg)
@@ -59,7 +62,7 @@ func join(ctx context.Context, cfg *config.Config) (joined bool, err error) {
 		case time.Since(begin) > cfg.Timeout:
 			return false, fmt.Errorf("store %q is in use by %v, which is of job %q, too, and is not ready after %v (--timeout): see what it waits for, or end it", cfg.Name, run, cfg.Job, cfg.Timeout)
 		}
-		// The first run looks at its targets, and may format them: it is alive, or the next look at its lease tells.
+		// The first process may still be formatting its targets. look finds out whether it lives.
 		if err := sleep(ctx, beatInterval/4); err != nil {
 			return false, err
 		}

@@ -36,7 +36,7 @@ func TestLateFormat(t *testing.T) {
 		require.NoError(t, err)
 		var p *Partition
 		for begin := time.Now(); p == nil; time.Sleep(time.Millisecond) { // as the runtime does
-			if p, err = Open(ctx, &c, Place{0, 1, ""}, Options{drain: time.Millisecond}); err != nil {
+			if p, err = Open(ctx, &c, Proc{0, 1, ""}, Options{drain: time.Millisecond}); err != nil {
 				require.ErrorIs(t, err, nvmf.ErrConnectionLost, "PDU %d", n)
 				require.Less(t, time.Since(begin), hang)
 				if errors.Is(err, ErrHalfFormatted) { // as the user does
@@ -60,7 +60,7 @@ func TestLateFormat(t *testing.T) {
 
 		cfg.Run, err = NewRun(c.Run)
 		require.NoError(t, err)
-		p, err = Open(ctx, cfg, Place{0, 1, ""}, Options{})
+		p, err = Open(ctx, cfg, Proc{0, 1, ""}, Options{})
 		require.NoError(t, err, "PDU %d, %d commands late", n, late)
 		_, err = p.FS.Stat(microfs.RootIno, "f", false)
 		require.NoError(t, err, "PDU %d", n)

@@ -16,21 +16,21 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A run in progress renews its run records every beatInterval. A record of which
-// nobody can say whether its process lives is watched for missedBeats of the
-// interval that it names: a host that crashed costs the next run that long.
+// A run in progress renews its run records every beatInterval. If it is unknown whether the process of a record lives,
+// the record is watched for missedBeats of the interval that the record names. So a crash of a host delays the next run
+// by that time.
 const (
 	beatInterval = 2 * time.Second
 	missedBeats  = 4
 )
 
-// Bounds for the interval that a record names: the media may hold anything.
+// Bounds for the interval that a record names: the media may be damaged.
 const (
 	minInterval = 100 * time.Millisecond
 	maxInterval = 15 * time.Second
 )
 
-// A InProgressError says that a run of the store is in progress. It is syscall.EBUSY.
+// An InProgressError: a run of the store is in progress. It is syscall.EBUSY.
 type InProgressError struct {
 	Store  string
 	Target nvmf.TransportID
@@ -38,7 +38,7 @@ type InProgressError struct {
 	Here   bool              // its process is one of this host's
 }
 
-// Error names the run, and what can be done.
+// Error names the run and the remedies.
 func (e *InProgressError) Error() string {
 	if e.Run == nil {
 		return fmt.Sprintf("store %q is in use by a run that cannot be read (target %s); wait for it to end, or take the store from it with --takeover", e.Store, e.Target)
@@ -53,18 +53,16 @@ func (e *InProgressError) Error() string {
 // Unwrap returns syscall.EBUSY.
 func (e *InProgressError) Unwrap() error { return syscall.EBUSY }
 
-// Idle returns nil if no run of the store is in progress on any host: its run records
-// say so, or its process has ended, or nobody has renewed them for some seconds,
-// which Idle waits for and says. Otherwise the error is a *InProgressError, unless
-// cfg.Takeover. Errors of the targets are as they are.
+// Idle returns nil if no run of the store is in progress on any host. A run has ended if its run records say so, if its
+// process has ended, or if the records are not renewed for some seconds, for which Idle waits, with a message.
+// Otherwise the error is a *InProgressError, unless cfg.Takeover. Errors of the targets are returned unchanged.
 func Idle(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) error {
 	_, err := look(ctx, cfg, say, func(int, nvmf.Device) error { return nil })
 	return err
 }
 
-// InProgress returns the record of a run that has not said that it has ended, and is not
-// known to have; nil where all targets have none. It looks once: the run may have died on
-// another host.
+// InProgress returns the record of a run that is not known to have ended; nil if no target has one. It reads once: the
+// run may have died on another host.
 func InProgress(ctx context.Context, cfg *config.Config) (run *runrecord.Record, err error) {
 	err = eachTarget(ctx, cfg, true, func(_ int, _ nvmf.TransportID, dev nvmf.Device) error {
 		f, err := readRecord(ctx, cfg, dev)
@@ -76,8 +74,7 @@ func InProgress(ctx context.Context, cfg *config.Config) (run *runrecord.Record,
 	return run, err
 }
 
-// look is Idle. It asks permit about every target first, and returns what the
-// targets' records are, in their order.
+// look is Idle. Before that it calls permit for every target. It returns the records of the targets, in their order.
 func look(ctx context.Context, cfg *config.Config, say func(format string, args ...any), permit func(t int, dev nvmf.Device) error) ([]*runrecord.Found, error) {
 	w := &watch{cfg: cfg, say: say, found: make([]*runrecord.Found, len(cfg.Targets))}
 	if err := w.sweep(ctx, permit); err != nil {
@@ -98,18 +95,18 @@ func look(ctx context.Context, cfg *config.Config, say func(format string, args 
 	return w.found, nil
 }
 
-// watch looks at the records of all targets, again and again.
+// watch reads the records of all targets repeatedly.
 type watch struct {
 	cfg      *config.Config
 	say      func(format string, args ...any)
 	found    []*runrecord.Found // at the last look, by target
 	told     bool
-	who      string        // of whom it is not known whether they live
+	who      string        // the runs that may live
 	interval time.Duration // between their renewals
 	patience time.Duration // for them; 0: none is needed
 }
 
-// sweep looks once. It fails with *InProgressError for a run that is known to live.
+// sweep reads all records once. It fails with *InProgressError for a run that is known to live.
 func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) error) error {
 	w.interval, w.patience = 0, 0
 	return eachTarget(ctx, w.cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
@@ -143,7 +140,7 @@ func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) e
 	})
 }
 
-// A verdict is what a record says of its run.
+// A verdict is the state of a run according to its record.
 type verdict int
 
 const (
@@ -152,7 +149,7 @@ const (
 	runAlive                  // its process is one of this host's
 )
 
-// judge says whether the run of a record lives, as far as this host knows.
+// judge decides whether the run of a record lives, as far as this host knows.
 func judge(f *runrecord.Found) verdict {
 	if f.Record == nil && f.Err == nil {
 		return runOver
@@ -164,8 +161,8 @@ func judge(f *runrecord.Found) verdict {
 	if r.Ended {
 		return runOver
 	}
-	// Of another user's processes /proc may show nothing. And a host that has the name
-	// and the machine id of this one, and has started at another time, may be a clone.
+	// /proc may hide processes of other users. A host with the name and the machine id of this one, but another boot
+	// time, may be a clone.
 	if r.UID != uint32(os.Geteuid()) || me.Boot == uuid.Nil || r.Boot != me.Boot || r.PIDSpace != me.PIDSpace || r.PID == 0 {
 		return runUnknown
 	}
@@ -178,8 +175,7 @@ func judge(f *runrecord.Found) verdict {
 	return runUnknown
 }
 
-// readRecord reads the run record of dev. A target that falls silent meanwhile
-// is waited for as long as cfg says.
+// readRecord reads the run record of dev. It waits for a target that stops answering, as long as cfg allows.
 func readRecord(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*runrecord.Found, error) {
 	if !keepsRecord(dev) {
 		return &runrecord.Found{}, nil
@@ -202,14 +198,14 @@ func readRecord(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*runr
 	}
 }
 
-// keepsRecord reports whether dev can have a run record: not where no other process can
-// see it, nor where there is no room even for a partition table.
+// keepsRecord reports whether dev can have a run record. A private device, and one that is too small for a partition
+// table, cannot.
 func keepsRecord(dev nvmf.Device) bool {
 	id := dev.Identity()
 	return !id.Private && id.Capacity() >= parttable.HeadSize
 }
 
-// sleep returns early with the cause if ctx ends.
+// sleep returns early, with the cause, if ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -8,7 +8,7 @@ import (
 	"nvmecr/internal/config"
 )
 
-// mapRanks maps the ranks of a job of that size onto the targets, if they have room.
+// mapRanks maps the ranks of a job of that size to the targets. It fails if they do not fit.
 func mapRanks(cfg *config.Config, plan balancer.Plan, size int) (balancer.Mapping, error) {
 	m, err := plan.Map(size, len(cfg.Targets))
 	if err == nil {
@@ -17,12 +17,13 @@ func mapRanks(cfg *config.Config, plan balancer.Plan, size int) (balancer.Mappin
 	return m, err
 }
 
-// ResolveMapping makes the mapping of cfg the one that the partition tables record. ranks are those
-// that Ranks has found. It fails where the mapping names targets that are not there. While some targets are not formatted, as after a
-// crash of the first run or where one was lost and replaced, the ranks that no table has go to those, unless the mapping agrees with the tables.
+// ResolveMapping sets the mapping of cfg to that of the partition tables. ranks are the ranks that Ranks has found. It
+// fails if the mapping names targets that do not exist. Some targets may be unformatted, after a crash of the first
+// run, or after a target was lost and replaced. Then the ranks that are in no table go to those targets, unless the
+// mapping agrees with the tables.
 func ResolveMapping(cfg *config.Config, ranks []RankInfo) error {
-	const most = 1 << 31
-	if _, err := cfg.Mapping.Map(most, len(cfg.Targets)); err != nil {
+	const limit = 1 << 31
+	if _, err := cfg.Mapping.Map(limit, len(cfg.Targets)); err != nil {
 		return err
 	}
 	if len(ranks) == 0 || ranks[0].JobSize == 1 {
@@ -50,8 +51,26 @@ func ResolveMapping(cfg *config.Config, ranks []RankInfo) error {
 	return nil
 }
 
-// complete returns on which target each of size ranks is, where recorded says it of some: the others are on the targets that have no rank, the same number
-// on each. nil: there are none.
+// Missing returns the ranks of the job that are not among those that Ranks has found: their target was lost and replaced, or the first run of the
+// store crashed.
+func Missing(ranks []RankInfo) (missing []int) {
+	if len(ranks) == 0 || ranks[0].JobSize == len(ranks) {
+		return nil
+	}
+	known := make(map[int]bool)
+	for _, r := range ranks {
+		known[r.Rank] = true
+	}
+	for rank := range ranks[0].JobSize {
+		if !known[rank] {
+			missing = append(missing, rank)
+		}
+	}
+	return missing
+}
+
+// complete returns the target of each of size ranks, given the recorded ones. The others are spread evenly over the
+// targets without a rank. It returns nil if there is no such target.
 func complete(targets, size int, ranks []RankInfo, recorded []int) (all []int) {
 	known := make(map[int]int)
 	for i, r := range ranks {
@@ -77,8 +96,7 @@ func complete(targets, size int, ranks []RankInfo, recorded []int) (all []int) {
 	return all
 }
 
-// disagreement returns the first of the ranks that plan has on another target than the tables; -1 is
-// none.
+// disagreement returns the first rank that plan has on another target than the tables; -1 if there is none.
 func disagreement(cfg *config.Config, plan balancer.Plan, ranks []RankInfo, recorded []int) (int, error) {
 	m, err := mapRanks(cfg, plan, ranks[0].JobSize)
 	if err != nil {

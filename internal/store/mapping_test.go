@@ -21,6 +21,20 @@ func targetsOf(t *testing.T, infos []RankInfo) (targets []string) {
 	return targets
 }
 
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	of := func(size int, ranks ...int) (list []RankInfo) {
+		for _, r := range ranks {
+			list = append(list, RankInfo{Rank: r, JobSize: size})
+		}
+		return list
+	}
+	assert.Empty(t, Missing(nil))
+	assert.Empty(t, Missing(of(1, 0)))
+	assert.Empty(t, Missing(of(3, 0, 1, 2)))
+	assert.Equal(t, []int{0, 2}, Missing(of(4, 1, 3)))
+}
+
 // The ranks are where the mapping has them, and stay there, whatever a later run is told.
 func TestMappings(t *testing.T) {
 	t.Parallel()
@@ -88,7 +102,7 @@ func TestDivideByMapping(t *testing.T) {
 func TestUnfinishedMapping(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB, 64*nvmf.MiB)
 	require.NoError(t, cfg.Set("mapping", "0*2,1,2"))
-	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 6}, Options{}) // formats target 0, for ranks 0, 1, 4 and 5
+	p, err := Open(ctx, cfg, Proc{Rank: 0, Size: 6}, Options{}) // formats target 0, for ranks 0, 1, 4 and 5
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	infos, err := Ranks(ctx, cfg)
@@ -116,19 +130,19 @@ func TestUnfinishedMapping(t *testing.T) {
 func TestCopiesAreRefused(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	require.NoError(t, cfg.Set("mapping", "0+1,1+0"))
-	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 2}, Options{})
+	_, err := Open(ctx, cfg, Proc{Rank: 0, Size: 2}, Options{})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	b, err := os.ReadFile(cfg.Targets[0].Address)
 	require.NoError(t, err)
 	assert.Empty(t, strings.Trim(string(b), "\x00"))
 }
 
-// A number of ranks that nobody has room for is an error, not a list of them.
+// A number of ranks that nobody has space for is an error, not a list of them.
 func TestTooManyRanks(t *testing.T) {
 	for _, plan := range []string{"round-robin", "0*2,1"} {
 		cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 		require.NoError(t, cfg.Set("mapping", plan))
-		_, err := Open(ctx, cfg, Place{Rank: 1, Size: 1<<31 - 1}, Options{})
+		_, err := Open(ctx, cfg, Proc{Rank: 1, Size: 1<<31 - 1}, Options{})
 		require.ErrorContains(t, err, "name more targets")
 	}
 }

@@ -14,83 +14,80 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/mirror"
 	"nvmecr/oplog"
 )
 
-// Options say how a partition is opened.
+// Options are the options of Open.
 type Options struct {
-	// ReadOnly opens for reading what is acknowledged. Nothing is formatted
-	// and no ownership is needed. Errors then include parttable.ErrNoTable and
-	// microfs.ErrUnformatted where nobody has written yet.
+	// ReadOnly opens the acknowledged state for reading. Nothing is formatted, and no ownership is needed. Errors then
+	// include parttable.ErrNoTable and microfs.ErrUnformatted if nothing was written yet.
 	ReadOnly bool
-	// Formatted, if not nil, is how the ranks of a target hear that it is formatted. The rank that
-	// formats it calls Formatted once there is a table. One that has to wait for the table calls it too; for
-	// that one it returns when the other has called it, or with an error when there will be no
-	// table. It is called on the goroutine that called Open. Without it the table is polled for.
+	// Formatted, if not nil, synchronises the ranks of a target with its formatting. The rank that formats calls it
+	// once the table exists. A rank that has to wait for the table calls it too: it then returns after the call of the
+	// first rank, or with an error if there will be no table. It is called on the goroutine that called Open. Without
+	// it the table is polled for.
 	Formatted func() error
-	// OnYield is called when another process of this rank asks for the
-	// partition p, on a goroutine of its own, perhaps before the caller of
-	// Open has seen p. It closes p and returns true, or returns false.
-	// nil refuses.
+	// OnYield is called when another process of this rank asks for the partition p, on a goroutine of its own, perhaps
+	// before the caller of Open has seen p. It closes p and returns true, or returns false. If OnYield is nil the
+	// partition is kept.
 	OnYield func(p *Partition) bool
-	// Note is for the other processes of this rank that ask while the
-	// partition is in use: their error is an *owner.BusyError with it.
+	// Note is sent to other processes of this rank that ask while the partition is in use: they get an *owner.BusyError
+	// with it.
 	Note string
-	// Keep are files without a name that the process which had the partition last has handed over:
-	// see microfs.Options.
+	// Keep are files without a name that the previous process of the partition has handed over: see microfs.Options.
 	Keep []microfs.Ino
-	// OnDivide is called when the solo partition that was opened for writing has been made
-	// shorter for the ranks of a job, on a goroutine of its own. May be nil.
+	// OnDivide is called after the singleton partition, open for writing, was shortened for the ranks of a job, on a
+	// goroutine of its own. It may be nil.
 	OnDivide func()
-	// Logf reports progress and background events. May be nil.
+	// Logf reports progress and background events. It may be nil.
 	Logf func(format string, args ...any)
 
+	side  mirrorSide    // of a mirrored store, to read alone
 	drain time.Duration // tests need not wait that long; 0 is drain
 }
 
-// A Partition is a rank's mounted file system and what it stands on.
+// A Partition is a rank's mounted file system with its device and locks.
 type Partition struct {
 	FS     *microfs.FS
 	Device nvmf.Device
 	Target nvmf.TransportID
 	Table  *parttable.Table
-	Place  Place
-	// Sweep, if not nil, is called by Grow with a rank's partition, open for writing, that is about to be made shorter: it removes what
-	// nobody needs there. It is set before.
+	Proc   Proc
+	// Sweep, if not nil, is called by Grow before a rank's partition is shortened. It gets the partition, open for
+	// writing, and removes data that is not needed any more. It is set before Grow is called.
 	Sweep func(rank int, fs *microfs.FS) error
 
 	changing sync.Mutex // held while the store is divided, and by Close
 	closed   bool
 	divided  bool
 
-	lock  *owner.Lock // nil when read-only or on a device nobody else can see
+	side  nvmf.TransportID // the target that is read, with Options.side
+	lock  *owner.Lock      // nil when read-only or on a device of this process alone
 	once  sync.Once
 	err   error         // of Close
 	ready chan struct{} // closed when Open has returned; OnYield waits for it
 }
 
-// Open mounts the partition of place. Unless opts.ReadOnly it first becomes
-// the partition's owner on this host and formats what is not formatted. For a
-// reader from outside, who knows no job, place.Size may be 0. cfg.Timeout
-// bounds each wait, ctx all of it. Every error names the target, or says what
-// it waited for.
+// Open mounts the partition of proc. Unless opts.ReadOnly it first becomes the partition's owner on this host, and
+// formats what is unformatted. A reader from outside of the job may not know its size: then proc.Size is 0. cfg.Timeout
+// limits each wait, ctx the whole call. Every error names the target, or the event that was waited for.
 //
-// Errors: ErrNoTarget; those of nvmf for the connection; of parttable for a
-// namespace that is not this store's; *WaitError; *owner.BusyError when
-// another process has the partition; microfs's; for a place that is alone ErrNoSolo, for others,
-// when reading, ErrUndivided.
-func Open(ctx context.Context, cfg *config.Config, place Place, opts Options) (*Partition, error) {
+// Errors: ErrNoTarget; those of nvmf for the connection; of parttable for a namespace that is not this store's;
+// *WaitError; *owner.BusyError when another process has the partition; microfs's; for a singleton
+// ErrNoSingletonPartition; for other processes, when reading, ErrUndivided.
+func Open(ctx context.Context, cfg *config.Config, proc Proc, opts Options) (*Partition, error) {
 	if len(cfg.Targets) == 0 {
 		return nil, ErrNoTarget
 	}
 	if opts.Logf == nil {
 		opts.Logf = func(string, ...any) {}
 	}
-	o := &opener{cfg: cfg, place: place, opts: opts}
+	o := &opener{cfg: cfg, proc: proc, opts: opts}
 	if err := o.locate(); err != nil {
 		return nil, err
 	}
-	p := &Partition{Place: place, ready: make(chan struct{})}
+	p := &Partition{Proc: proc, ready: make(chan struct{})}
 	defer close(p.ready)
 	if err := o.own(ctx, p); err != nil {
 		return nil, err
@@ -102,8 +99,7 @@ func Open(ctx context.Context, cfg *config.Config, place Place, opts Options) (*
 	return p, nil
 }
 
-// Close unmounts, closes the device and gives up the ownership. Calls after
-// the first return what the first returned.
+// Close unmounts, closes the device and gives up the ownership. Later calls return the result of the first.
 func (p *Partition) Close() error {
 	p.once.Do(func() {
 		p.changing.Lock()
@@ -122,15 +118,13 @@ func (p *Partition) Close() error {
 	return p.err
 }
 
-// Current reports whether a partition that was opened for reading would be found
-// the same by another Open, at much less cost. It is false where that cannot be
-// told.
+// Current reports whether another Open of a partition that was opened for reading would find it unchanged, at a much
+// lower cost. It is false if that is unknown.
 func (p *Partition) Current() bool {
 	return p.FS.Current(func(q nvmf.Queue) bool { return p.Table.Current(p.Device, q) })
 }
 
-// A reader beside a writer looks this often for a quiet moment, and pauses so
-// long in between.
+// A reader beside a writer tries this often to mount a consistent state, with this pause in between.
 const (
 	rereads     = 50
 	rereadPause = 5 * time.Millisecond
@@ -139,37 +133,36 @@ const (
 // opener holds the arguments of one Open.
 type opener struct {
 	cfg     *config.Config
-	place   Place
+	proc    Proc
 	opts    Options
 	mapping balancer.Mapping
 	reserve func(context.Context) error // see fence
 	home    balancer.Device             // the rank's, or where the search begins when the job's size is not known
 }
 
-// locate finds the rank's home. A reader from outside knows no job and asks
-// the tables.
+// locate finds the rank's home. A reader from outside of the job searches the tables.
 func (o *opener) locate() error {
-	if o.place.Size == 0 && o.opts.ReadOnly || o.place.Rank == parttable.Solo {
+	if o.proc.Size == 0 && o.opts.ReadOnly || o.proc.Rank == parttable.Singleton {
 		return nil // the first target
 	}
 	var err error
-	if o.mapping, err = mapRanks(o.cfg, o.cfg.Mapping, o.place.Size); err != nil {
+	if o.mapping, err = mapRanks(o.cfg, o.cfg.Mapping, o.proc.Size); err != nil {
 		return err
 	}
-	home, err := o.mapping.Home(o.place.Rank)
+	home, err := o.mapping.Home(o.proc.Rank)
 	if err != nil {
 		return err
 	}
 	if len(home) > 1 {
 		return fmt.Errorf("the mapping %s has copies of rank %d on %d targets, and this version keeps none: name one target for each rank: %w",
-			o.cfg.Mapping, o.place.Rank, len(home)-1, errors.ErrUnsupported)
+			o.cfg.Mapping, o.proc.Rank, len(home)-1, errors.ErrUnsupported)
 	}
 	o.home = home[0]
 	return nil
 }
 
-// own makes this process the owner of the partition among those of this host,
-// if it is going to write and anybody else could.
+// own makes this process the owner of the partition among the processes of this host, if it is going to write and
+// another process could.
 func (o *opener) own(ctx context.Context, p *Partition) error {
 	if o.opts.ReadOnly || o.cfg.Targets[o.home.Target].Transport == nvmf.Mem {
 		return nil
@@ -183,38 +176,38 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
-	rank := o.place.Rank
-	if o.place.Alone() {
-		rank = parttable.Solo
+	rank := o.proc.Rank
+	if o.proc.Singleton() {
+		rank = parttable.Singleton
 	}
 	key := lockKey(o.cfg, rank)
 	if rank == parttable.Copies { // each target has one
 		key = fmt.Sprintf("%s-%d", key, o.home.Target)
 	}
 	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), key, o.opts.Note, onYield)
-	if p.lock = lock; lock != nil && o.place.Alone() {
+	if p.lock = lock; lock != nil && o.proc.Singleton() {
 		lock.OnDivide(func(ranks uint32, mapping string) error { return p.onDivide(o, int(ranks), mapping) })
 	}
 	var busy *owner.BusyError
 	if errors.As(err, &busy) {
-		// The key is for the machine.
+		// Users know the partition by its rank, not by the key.
 		return &owner.BusyError{
-			Key: fmt.Sprintf("%s of store %q", partitionName(o.place.Rank), o.cfg.Name), PID: busy.PID, Note: busy.Note, Silent: busy.Silent,
+			Key: fmt.Sprintf("%s of store %q", partitionName(o.proc.Rank), o.cfg.Name), PID: busy.PID, Note: busy.Note, Silent: busy.Silent,
 		}
 	}
 	return err
 }
 
-// open finds the namespace whose table has the rank, first its home, and mounts.
+// open mounts the partition from the namespace whose table has the rank; it tries the home first.
 func (o *opener) open(ctx context.Context, p *Partition) error {
 	for i := range o.cfg.Targets {
 		t := (o.home.Target + i) % len(o.cfg.Targets)
 		id := o.cfg.Targets[t]
-		dev, err := connect(ctx, o.cfg, id, o.opts.ReadOnly)
+		err := o.connect(ctx, p, id)
 		if err != nil {
 			return err
 		}
-		p.Device, p.Target = dev, id
+		dev := p.Device
 		if !o.opts.ReadOnly {
 			if o.reserve, err = fence(ctx, o.cfg, dev); err != nil {
 				return fmt.Errorf("target %s: %w", id, err)
@@ -227,27 +220,39 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 			return fmt.Errorf("target %s: %w", id, err)
 		case ok:
 			err := o.mount(ctx, p, entry)
-			if err == nil && !o.opts.ReadOnly && (o.place.Alone() && p.Table.JobSize == 1 || o.cfg.View == config.ViewJob) {
+			if err == nil && !o.opts.ReadOnly && (o.proc.Singleton() && p.Table.JobSize == 1 || o.cfg.View == config.ViewJob) {
 				err = o.remount(ctx, p, entry)
 			}
 			if err != nil {
 				return fmt.Errorf("target %s: %w", id, withRemedy(err, p.Table.JobSize))
 			}
 			return nil
-		case o.place.Alone() && p.Table.JobSize != 1:
-			return fmt.Errorf("store %q: %w", o.cfg.Name, ErrNoSolo)
+		case o.proc.Singleton() && p.Table.JobSize != 1:
+			return fmt.Errorf("store %q: %w", o.cfg.Name, ErrNoSingletonPartition)
 		}
-		// Another mapping put it elsewhere.
+		// The store was formatted with another mapping.
 		p.Device = nil
 		if err := dev.Close(); err != nil {
 			return fmt.Errorf("target %s: %w", id, err)
 		}
 	}
-	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
+	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.proc.Rank)
 }
 
-// remount mounts the partition again if a process on another host has made it shorter, to divide the store or to make more
-// partitions, since the table was read. After the first mount none does: the claim keeps it away.
+// connect opens target id for the partition.
+func (o *opener) connect(ctx context.Context, p *Partition, id nvmf.TransportID) (err error) {
+	p.Target = id
+	if p.Device, err = connect(ctx, o.cfg, id, o.opts.ReadOnly); err != nil {
+		return err
+	}
+	if o.opts.side != eitherSide {
+		p.side, err = readFrom(o.cfg, p.Device, id, o.opts.side)
+	}
+	return err
+}
+
+// remount mounts the partition again if a process on another host has shortened it since the table was read, to divide
+// the store or to create partitions. After the first mount no process can: the claim keeps it away.
 func (o *opener) remount(ctx context.Context, p *Partition, mounted parttable.Entry) error {
 	table, err := readTable(ctx, o.cfg, p.Device)
 	if err != nil {
@@ -262,24 +267,23 @@ func (o *opener) remount(ctx context.Context, p *Partition, mounted parttable.En
 	}
 	p.FS, p.Table = nil, table
 	if !ok {
-		return ErrNoSolo
+		return ErrNoSingletonPartition
 	}
 	return o.mount(ctx, p, entry)
 }
 
-// entry returns the partition in table that is the place's; a table may be missing.
+// entry returns the partition of the process in table, which may be nil.
 func (o *opener) entry(table *parttable.Table) (parttable.Entry, bool) {
 	if table == nil {
 		return parttable.Entry{}, false
 	}
-	if o.place.Alone() {
-		return table.SoloEntry()
+	if o.proc.Singleton() {
+		return table.SingletonEntry()
 	}
-	return table.Entry(o.place.Rank)
+	return table.Entry(o.proc.Rank)
 }
 
-// withRemedy says what can be done about media of a job of size ranks that does
-// not mount.
+// withRemedy adds the remedy to an error of media that do not mount, in a store of a job of size ranks.
 func withRemedy(err error, size int) error {
 	fresh := "start over with --fresh"
 	if size > 1 {
@@ -294,12 +298,15 @@ func withRemedy(err error, size int) error {
 	return err
 }
 
-// table returns the checked table of target number t. At home it is formatted, divided
-// among the ranks, or waited for, when there is none for them.
+// table returns the checked table of target t. If the home target has none for these ranks, it is formatted, divided
+// among the ranks, or waited for.
 func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool) (*parttable.Table, error) {
 	table, err := readTable(ctx, o.cfg, dev)
 	if err == nil {
 		err = table.Check(o.want(t, 0))
+	}
+	if err == nil && table.Empty() && o.proc.Rank != parttable.Copies {
+		err = errOnlyCopies
 	}
 	if undivided := err == nil && o.undivided(table); atHome && (undivided || errors.Is(err, parttable.ErrNoTable)) {
 		switch {
@@ -315,13 +322,13 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 	if err == nil && atHome && o.opts.Formatted != nil && o.formats(dev) {
 		err = o.opts.Formatted()
 	}
-	if err != nil { // not told to those who wait: the caller may try again
+	if err != nil { // waiting ranks are not told: the caller may try again
 		return nil, err
 	}
 	if err := table.Check(o.want(t, o.ranks())); err != nil {
 		return nil, err
 	}
-	// One process repairs, so that no two write the same slot.
+	// Only one process repairs, so that no two write the same slot.
 	entry, _ := o.entry(table)
 	if entry.Rank == table.Keeper() && !o.opts.ReadOnly {
 		wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
@@ -335,19 +342,19 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 	return table, nil
 }
 
-// formats reports whether this process formats its target if need be.
+// formats reports whether this process formats its target if that is unformatted.
 func (o *opener) formats(dev nvmf.Device) bool { return o.home.Slot == 0 || dev.Identity().Private }
 
-// ranks is the number of ranks that the store must be for; 0 is any: there is a place for who is alone beside those of ranks,
-// and a store with one tree has partitions for any number.
+// ranks is the number of ranks that the store must be for; 0 is any number. A singleton has a partition beside those of
+// ranks, and a store with one tree has partitions for any number.
 func (o *opener) ranks() int {
-	if o.place.Alone() || o.cfg.View == config.ViewJob {
+	if o.proc.Singleton() || o.cfg.View == config.ViewJob {
 		return 0
 	}
-	return o.place.Size
+	return o.proc.Size
 }
 
-// want is what the table of target t must say, for so many ranks; 0 is any number.
+// want is what the table of target t must contain, for that number of ranks; 0 is any number.
 func (o *opener) want(t, size int) parttable.Want {
 	w := want(o.cfg, t, len(o.cfg.Targets), size)
 	w.ReadOnly, w.Tree = o.opts.ReadOnly, tree(o.cfg)
@@ -355,14 +362,27 @@ func (o *opener) want(t, size int) parttable.Want {
 	return w
 }
 
-// undivided reports whether all of the store is the solo partition, and this is one of several
-// ranks.
+// undivided reports whether the singleton partition is all of the store while this process is one of several ranks.
 func (o *opener) undivided(table *parttable.Table) bool {
-	return table.JobSize == 1 && !o.place.Alone() && o.place.Size != 0
+	return table.JobSize == 1 && !o.proc.Singleton() && o.proc.Size != 0
 }
 
-// mount mounts the partition, formatting it before its first use.
-func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry) (err error) {
+// mount mounts the partition, and formats it before its first use. In a mirrored store both sides are equal afterwards,
+// whatever a crash has left.
+func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry) error {
+	err := o.mountSide(ctx, p, entry)
+	if m, ok := p.Device.(*mirror.Device); ok && err == nil && !o.opts.ReadOnly {
+		m.Heal(false)
+		if err = levelSuperblocks(ctx, m, entry); err != nil {
+			err = andClosing(err, p.FS.Unmount())
+			p.FS = nil
+		}
+	}
+	return err
+}
+
+// mountSide is mount, except for differences between the sides of a mirror.
+func (o *opener) mountSide(ctx context.Context, p *Partition, entry parttable.Entry) (err error) {
 	seg := microfs.Segment{Start: entry.Start, Length: entry.Length}
 	mo, err := o.mountOptions(p)
 	if err != nil {
@@ -376,17 +396,17 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 	if !errors.Is(err, microfs.ErrUnformatted) || o.opts.ReadOnly {
 		return err
 	}
-	// The table decides what all partitions have in common.
+	// Settings that all partitions share come from the table.
 	if h := p.Table.Hugeblock; h != o.cfg.Hugeblock {
 		o.opts.Logf("the store has hugeblocks of %s", h)
 	}
 	err = microfs.Format(ctx, p.Device, seg, microfs.FormatOptions{
 		Generation: p.Table.Generation,
-		Rank:       max(o.place.Rank, 0),
-		Size:       max(o.place.Size, 1),
+		Rank:       max(o.proc.Rank, 0),
+		Size:       max(o.proc.Size, 1),
 		Hugeblock:  p.Table.Hugeblock,
 		NoDataCRC:  !o.cfg.DataChecksum,
-		Ranges:     o.cfg.View == config.ViewJob && o.place.Alone(),
+		Ranges:     o.cfg.View == config.ViewJob && o.proc.Singleton(),
 		Cred:       mo.Cred,
 	})
 	if err != nil {
@@ -396,7 +416,7 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 	return err
 }
 
-// mountOptions are those of every mount of p.
+// mountOptions returns the options of every mount of p.
 func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
 	cred, err := Cred()
 	mo := microfs.Options{
@@ -410,14 +430,14 @@ func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
 	if !o.opts.ReadOnly {
 		mo.WriteBehind = o.cfg.Durability == config.DurableClose
 		mo.Holder = self(o.cfg.Run)
-		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File)
+		mo.Claimed = healing(p.Device, o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File))
 		mo.Reserve = o.reserve
 		mo.Keep = o.opts.Keep
 	}
 	return mo, err
 }
 
-// Cred returns who this process is, as permission checks see it.
+// Cred returns the credentials of this process for permission checks.
 func Cred() (microfs.Cred, error) {
 	groups, err := os.Getgroups()
 	if err != nil {

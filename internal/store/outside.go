@@ -12,11 +12,12 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/mirror"
 )
 
 // A RankInfo is one partition of a store.
 type RankInfo struct {
-	Rank    int // or parttable.Solo
+	Rank    int // or parttable.Singleton
 	Target  nvmf.TransportID
 	Segment microfs.Segment
 	// Hugeblock is the size all partitions of its target have.
@@ -32,13 +33,13 @@ type RankInfo struct {
 // Ranks lists the partitions of ranks, in their order. For errors see Partitions.
 func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	infos, err := Partitions(ctx, cfg)
-	return slices.DeleteFunc(infos, func(i RankInfo) bool { return i.Rank == parttable.Solo }), err
+	return slices.DeleteFunc(infos, func(i RankInfo) bool { return i.Rank == parttable.Singleton }), err
 }
 
-// Partitions lists the partitions of the store in order of rank, the solo partition last, read from the
+// Partitions lists the partitions of the store in order of rank, the singleton partition last, read from the
 // tables of all targets. The error is parttable.ErrNoTable if no target has a
 // table; targets without one are left out otherwise, a job with fewer ranks
-// than targets leaves some unused. Where some targets cannot be reached, it lists the partitions on the others, and
+// than targets leaves some unused, or with a copy area alone. Where some targets cannot be reached, it lists the partitions on the others, and
 // the error is in nvmf.ErrUnreachable.
 func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	var infos []RankInfo
@@ -53,6 +54,10 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 		if err != nil {
 			return err
 		}
+		if table.Empty() {
+			missing = fmt.Errorf("target %s: %w", id, errOnlyCopies)
+			return nil
+		}
 		found = true
 		for _, e := range table.Entries {
 			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock, table.JobSize, table.Tree(), table.Copies.Length > 0})
@@ -62,12 +67,12 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	if err == nil && !found {
 		err = missing
 	}
-	slices.SortFunc(infos, func(a, b RankInfo) int { return soloLast(a.Rank, b.Rank) })
+	slices.SortFunc(infos, func(a, b RankInfo) int { return singletonLast(a.Rank, b.Rank) })
 	return infos, err
 }
 
-// soloLast orders ranks, and the solo partition behind them.
-func soloLast(a, b int) int { return cmp.Compare(uint(a), uint(b)) }
+// singletonLast orders ranks, and the singleton partition behind them.
+func singletonLast(a, b int) int { return cmp.Compare(uint(a), uint(b)) }
 
 // readOwnTable reads the table of target t and checks that it is this store's, whatever
 // the number of ranks.
@@ -143,6 +148,9 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 	}
 	err = wipe(ctx, cfg, check, func(dev nvmf.Device, reserved bool) error {
 		err := parttable.Wipe(ctx, dev)
+		if m, ok := dev.(*mirror.Device); ok && err == nil {
+			err = m.Forget(ctx)
+		}
 		if r, ok := dev.(nvmf.Reserver); ok && reserved && err == nil {
 			err = r.Unreserve(ctx, reservationKey(cfg.Run))
 		}

@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// lastWord is how long a target that is away is waited for when the run ends. One that
-// does not answer, for which nobody can say when it is given up, is waited for until silent.
+// lastWord is how long the renewal of one target tries to record the end of the run. End stops waiting after silent, also if a command to a target
+// has not returned by then.
 const (
 	lastWord = 4 * time.Second
 	silent   = 5 * time.Second
@@ -21,13 +21,13 @@ const (
 // lostPause is between attempts after a connection was lost.
 const lostPause = 50 * time.Millisecond
 
-// Why a lease ends before its run.
+// Reasons for which a lease ends before its run.
 var (
 	errTaken    = errors.New("another run has taken it over")
 	errReleased = errors.New("it was released meanwhile")
 )
 
-// leasePart is the lease on one target. After take one goroutine has it.
+// leasePart is the lease on one target. After take it is owned by one goroutine.
 type leasePart struct {
 	lease   *Lease
 	id      nvmf.TransportID
@@ -35,24 +35,25 @@ type leasePart struct {
 	q       nvmf.Queue
 	reserve func(context.Context) error // see fence
 	me      runrecord.Record
-	full    bool  // there is no room for a record
-	again   bool  // the connection is a new one: the target may have forgotten the reservation
-	told    error // what was said last of a record that cannot be written
+	fresh   chan *leasePart // its device is to be used from now on: both sides of a mirror are there again
+	done    chan struct{}   // closed when nothing is renewed any more
+	full    bool            // there is no space for a record
+	again   bool            // the connection is a new one: the target may have forgotten the reservation
+	told    error           // what was said last of a record that cannot be written
 }
 
 // keep renews the records in the background.
 func (l *Lease) keep() {
-	ctx, stop := context.WithCancel(context.Background())
-	l.stop = stop
+	l.kept = true
 	for _, p := range l.parts {
-		l.ended.Go(func() { p.keep(ctx) })
+		l.ended.Go(func() { p.keep(l.life) })
 	}
 }
 
-// End says on all targets that the run has ended, as far as it still has them and
-// they answer within seconds. A second End does nothing.
+// End records on all targets that the run has ended, if the run still has them and they answer within seconds. A second
+// End does nothing.
 func (l *Lease) End() {
-	if l.stop == nil { // never kept
+	if !l.kept {
 		l.keep()
 	}
 	l.stop()
@@ -65,8 +66,9 @@ func (l *Lease) End() {
 	}
 }
 
-// keep renews one record until ctx ends, and says then that the run has.
+// keep renews one record until ctx ends, and then records that the run has ended.
 func (p *leasePart) keep(ctx context.Context) {
+	defer close(p.done)
 	tick := time.NewTicker(p.me.Interval)
 	defer tick.Stop()
 	for {
@@ -74,6 +76,8 @@ func (p *leasePart) keep(ctx context.Context) {
 		case <-ctx.Done():
 			p.leave()
 			return
+		case next := <-p.fresh:
+			p.swap(next)
 		case <-tick.C:
 		}
 		if err := p.renew(ctx); err != nil && ctx.Err() == nil && p.over(ctx, err) {
@@ -83,8 +87,8 @@ func (p *leasePart) keep(ctx context.Context) {
 	}
 }
 
-// renew writes the next beat, if the record is still ours. It waits for a target that
-// is away for as long as ctx lives.
+// renew writes the next heartbeat, if the record is still ours. It waits for a target that does not answer until ctx
+// ends.
 func (p *leasePart) renew(ctx context.Context) (err error) {
 	defer panics.Contain("the renewal of the run record", &err)
 	err = p.retry(ctx, func() error {
@@ -137,7 +141,7 @@ func (p *leasePart) retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// over reports whether err ends the lease, and says so; of other errors it tells once.
+// over reports whether err ends the lease, with a message. Other errors get one message.
 func (p *leasePart) over(ctx context.Context, err error) bool {
 	switch {
 	case errors.Is(err, errTaken), errors.Is(err, errReleased), errors.Is(err, nvmf.ErrFenced), errors.Is(err, nvmf.ErrNamespaceChanged):
@@ -150,7 +154,7 @@ func (p *leasePart) over(ctx context.Context, err error) bool {
 	return false
 }
 
-// reason is err with the name of the run that has the store now, where it is known.
+// reason adds the name of the run that has the store now to err, if that is known.
 func (p *leasePart) reason(ctx context.Context, err error) error {
 	if !errors.Is(err, nvmf.ErrFenced) {
 		return err
@@ -162,7 +166,7 @@ func (p *leasePart) reason(ctx context.Context, err error) error {
 	return err
 }
 
-// mine fails if f is another run's record, or says that there is no store any more.
+// mine fails if f is another run's record, or if the store no longer exists.
 func (p *leasePart) mine(f *runrecord.Found) error {
 	r := f.Record
 	switch {
@@ -176,7 +180,7 @@ func (p *leasePart) mine(f *runrecord.Found) error {
 	return nil // copies that are damaged are written again
 }
 
-// leave says that the run has ended, if the record is still ours.
+// leave records that the run has ended, if the record is still ours.
 func (p *leasePart) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWord)
 	defer cancel()
@@ -191,7 +195,7 @@ func (p *leasePart) leave() {
 	p.end(andClosing(err, p.close()))
 }
 
-// end tells of an error at the end.
+// end reports an error at the end.
 func (p *leasePart) end(err error) {
 	if err != nil {
 		p.lease.say("target %s: the end of this run is not recorded, and a run on another host waits %v before it takes the store: %v",
@@ -215,10 +219,11 @@ func (p *leasePart) writeBoth() error {
 	return runrecord.Flush(p.dev, p.q)
 }
 
-// write writes the next beat to a copy.
+// write writes the next heartbeat to a copy.
 func (p *leasePart) write(c int) error {
 	p.me.Beat++
 	p.me.Written = time.Now()
+	_, p.me.Degraded = p.lease.Degraded()
 	return runrecord.Write(p.dev, p.q, &p.me, c)
 }
 

@@ -26,11 +26,10 @@ func NewRun(last uuid.UUID) (uuid.UUID, error) {
 	return id, nil
 }
 
-// reservationKey is by what the targets know a run: keys are ordered as the
-// runs are.
+// reservationKey returns the reservation key of a run: keys are ordered as run ids are.
 func reservationKey(run uuid.UUID) nvmf.ReservationKey {
 	return nvmf.ReservationKey(binary.BigEndian.Uint64(run[:]))
 }
 
-// startOf returns when a run was started.
+// startOf returns the start time of a run.
 func startOf(run uuid.UUID) time.Time { return time.Unix(run.Time().UnixTime()) }

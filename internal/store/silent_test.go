@@ -29,13 +29,13 @@ func TestSilentTarget(t *testing.T) {
 	}{
 		{"ranks", 3, func(c *config.Config) error { _, err := Ranks(ctx, c); return err }},
 		{"open for reading", 7, func(c *config.Config) error {
-			p, err := Open(ctx, c, Place{0, 1, ""}, Options{ReadOnly: true})
+			p, err := Open(ctx, c, Proc{0, 1, ""}, Options{ReadOnly: true})
 			if err == nil {
 				err = p.Close()
 			}
 			return err
 		}},
-		{"verify", 11, func(c *config.Config) error { _, err := Verify(ctx, c, Place{0, 1, ""}, VerifyOptions{}); return err }},
+		{"verify", 11, func(c *config.Config) error { _, err := Verify(ctx, c, Proc{0, 1, ""}, VerifyOptions{}); return err }},
 		{"check", 5, func(c *config.Config) error {
 			var found error
 			err := Check(ctx, c, CheckOptions{

@@ -17,11 +17,11 @@ func spaceOf(s microfs.StatFS) nvmf.Bytes { return nvmf.Bytes(s.Blocks) * s.Huge
 
 // divided is a store with one tree that ranks have come to: the space of the index's partition, and that of each rank's.
 func divided(t *testing.T, cfg *config.Config, ranks int) (index, each nvmf.Bytes) {
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
-		_, err := solo.Grow(ctx, cfg, ranks, quietly)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		_, err := singleton.Grow(ctx, cfg, ranks, quietly)
 		require.NoError(t, err)
-		index = spaceOf(solo.FS.StatFS())
-		withPartition(t, cfg, Place{Rank: ranks - 1, Size: ranks}, Options{}, func(p *Partition) {
+		index = spaceOf(singleton.FS.StatFS())
+		withPartition(t, cfg, Proc{Rank: ranks - 1, Size: ranks}, Options{}, func(p *Partition) {
 			each = spaceOf(p.FS.StatFS())
 		})
 	})
@@ -64,8 +64,8 @@ func TestSpaceOfRanks(t *testing.T) {
 // TestTooSmallForRanks: the error says which store would do.
 func TestTooSmallForRanks(t *testing.T) {
 	cfg := newTree(t, 64*nvmf.MiB)
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
-		_, err := solo.Grow(ctx, cfg, 64, quietly)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		_, err := singleton.Grow(ctx, cfg, 64, quietly)
 		require.ErrorContains(t, err, "take one of at least")
 	})
 }

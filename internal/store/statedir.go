@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
 	"nvmecr/nvmf"
 )
 
@@ -33,11 +33,11 @@ import (
 type StateDir struct {
 	Name string
 	Path string
-	// Made says that this OpenStateDir created it.
+	// Made is true if this OpenStateDir created the directory.
 	Made bool
 }
 
-// A Record is what is remembered of the last run.
+// A Record has the settings of the last run.
 type Record struct {
 	Settings map[string]string `json:"settings"` // config.Config.Values
 	Embedded bool              `json:"embedded"` // the target was the embedded one, over Image
@@ -46,7 +46,7 @@ type Record struct {
 	Time     time.Time         `json:"time"`
 }
 
-// maxRecord is far more than a record takes; what is behind it is not read.
+// maxRecord is much more than the size of a record; the rest of a longer file is not read.
 const maxRecord = 1 << 20
 
 // OpenStateDir returns the state directory of the store for writing, creating
@@ -102,7 +102,7 @@ func (d *StateDir) open() error {
 	return nil
 }
 
-// StateDirs lists the names that have something in a state directory, sorted.
+// StateDirs lists the names of all state directories, sorted.
 func StateDirs() ([]string, error) {
 	root, err := stateRoot()
 	if err != nil {
@@ -125,8 +125,8 @@ func StateDirs() ([]string, error) {
 	return names, nil
 }
 
-// stateHome is where a batch system says the records of a job are to be: on the host, where a home that hosts share has
-// locks of one that was lost.
+// stateHome returns the directory in which a batch system wants the records of a job. It is on the host: in a home
+// directory that hosts share a lost host may hold locks.
 const stateHome = "NVMECR_STATE_HOME"
 
 // stateRoot follows the XDG base directory specification, which says to
@@ -164,7 +164,7 @@ func (d *StateDir) WriteKey(text string) (path string, err error) {
 
 func (d *StateDir) verified() string { return filepath.Join(d.Path, "verified") }
 
-// RecordVerified remembers that all that had been written by then was found to be as it was written.
+// RecordVerified records that all data written by then was verified.
 func (d *StateDir) RecordVerified(when time.Time) error {
 	text, err := when.UTC().MarshalText()
 	if err != nil {
@@ -173,7 +173,7 @@ func (d *StateDir) RecordVerified(when time.Time) error {
 	return replaceFile(d.verified(), append(text, '\n'))
 }
 
-// Verified returns when that was last; the zero time if it is not known.
+// Verified returns the time of the last RecordVerified; the zero time if there was none.
 func (d *StateDir) Verified() (when time.Time) {
 	text, err := os.ReadFile(d.verified())
 	if err != nil || when.UnmarshalText(bytes.TrimSpace(text)) != nil {
@@ -182,12 +182,11 @@ func (d *StateDir) Verified() (when time.Time) {
 	return when
 }
 
-// Recorded says whether there is a record.
+// Recorded reports whether there is a record.
 func (d *StateDir) Recorded() bool { return exists(d.record()) }
 
-// Record remembers cfg. A crash leaves the record of this run or of the last.
-// Where there is no room for it and nothing but the time is new the last one is
-// as good.
+// Record writes cfg to the record. A crash leaves this record or the previous one. If the file system is full and
+// nothing but the time is new, the previous record is kept.
 func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
 	r := Record{Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Run: cfg.Run, Time: time.Now().UTC()}
 	b, err := json.MarshalIndent(r, "", "  ")
@@ -201,13 +200,13 @@ func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
 		return nil
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		err = fmt.Errorf("%w; make room there, or set XDG_STATE_HOME", err)
+		err = fmt.Errorf("%w; make space there, or set XDG_STATE_HOME", err)
 	}
 	return fmt.Errorf("record of store %q: %w", d.Name, err)
 }
 
-// same reports whether two records say the same but for the time. Where the
-// embedded target listened is nobody's business any more.
+// same reports whether two records are equal except for their times and the address of the embedded target, which is of
+// no use any more.
 func (r *Record) same(s *Record) bool {
 	a, b := maps.Clone(r.Settings), maps.Clone(s.Settings)
 	if r.Embedded {
@@ -237,8 +236,7 @@ func (d *StateDir) Load() (*Record, error) {
 	return &r, nil
 }
 
-// CheckImage fails if the image is smaller than it was in the last run: then
-// what was behind its end is gone.
+// CheckImage fails if the image is smaller than in the last run: data behind its end is lost.
 func (d *StateDir) CheckImage() error {
 	r, err := d.Load()
 	if err != nil || !r.Embedded {
@@ -255,8 +253,7 @@ func (d *StateDir) CheckImage() error {
 	return nil
 }
 
-// Remove deletes the directory and what is in it. The caller holds the lock,
-// which ends to mean anything.
+// Remove deletes the directory and its content. The caller holds the lock, which is void afterwards.
 func (d *StateDir) Remove() error {
 	if err := os.RemoveAll(d.Path); err != nil {
 		return fmt.Errorf("state directory of store %q: %w", d.Name, err)
@@ -264,7 +261,7 @@ func (d *StateDir) Remove() error {
 	return nil
 }
 
-// replaceFile writes a file so that its name has the old content or the new.
+// replaceFile replaces a file atomically.
 func replaceFile(path string, b []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
@@ -305,11 +302,11 @@ func (d *StateDir) Lock() (*DirLock, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			defer f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, &LockedError{Name: d.Name, PID: holder(f)}
+				return nil, &LockedError{Name: d.Name, Holder: readHolder(f)}
 			}
 			return nil, fmt.Errorf("lock of store %q: %w", d.Name, err)
 		}
-		// Remove may have come between opening and locking.
+		// Remove may have run between the open and the lock.
 		if !sameFile(f, path) {
 			_ = f.Close()
 			if err := os.MkdirAll(d.Path, 0o700); err != nil {
@@ -317,8 +314,7 @@ func (d *StateDir) Lock() (*DirLock, error) {
 			}
 			continue
 		}
-		l := &DirLock{File: f}
-		return l, l.SetHolder(os.Getpid())
+		return &DirLock{File: f}, writeHolder(f)
 	}
 }
 
@@ -339,29 +335,34 @@ func (d *StateDir) InUse() (bool, error) {
 	return err != nil, nil
 }
 
-// SetHolder records the pid to name in other processes' errors. Lock records
-// that of its own process.
-func (l *DirLock) SetHolder(pid int) error {
-	// One write of fixed length: a reader sees the old pid or the new.
-	if _, err := l.File.WriteAt(fmt.Appendf(nil, "%-10d\n", pid), 0); err != nil {
+// Unlock releases this process's share of the lock. Processes that inherited the file keep theirs.
+func (l *DirLock) Unlock() error { return l.File.Close() }
+
+// holderFormat is the line of a lock file: process, its start, boot and PID namespace of its host, and the host's name.
+const holderFormat = "%-10d %-20d %s %-20d %-64.64s\n"
+
+// writeHolder records this process in the lock file, to be named in errors of other processes. Several hosts may share
+// a home directory. A record of another version may be longer: Truncate removes the rest.
+func writeHolder(f *os.File) error {
+	me := self(uuid.Nil)
+	line := fmt.Appendf(nil, holderFormat, me.PID, me.Start, me.Boot, me.PIDSpace, me.Host)
+	_, err := f.WriteAt(line, 0)
+	if err = errors.Join(err, f.Truncate(int64(len(line)))); err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
 	return nil
 }
 
-// Unlock gives up this process's part of the lock. Processes that inherited
-// the file keep theirs.
-func (l *DirLock) Unlock() error { return l.File.Close() }
-
-// holder reads the pid of a lock file, 0 if there is none.
-func holder(f *os.File) int {
-	b := make([]byte, 32)
-	n, _ := f.ReadAt(b, 0) // a file that cannot be read names nobody
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
-	if err != nil {
-		return 0
-	}
-	return pid
+// readHolder reads the holder from the first line of a lock file: until the writer has truncated the file, the rest is
+// of another holder. Missing fields are zero.
+func readHolder(f *os.File) (h microfs.Holder) {
+	b := make([]byte, 256)
+	n, _ := f.ReadAt(b, 0) // a file that cannot be read names no process
+	var boot string
+	line, _, _ := strings.Cut(string(b[:n]), "\n")
+	_, _ = fmt.Sscan(line, &h.PID, &h.Start, &boot, &h.PIDSpace, &h.Host) // as far as it goes
+	h.Boot, _ = uuid.Parse(boot)
+	return h
 }
 
 func sameFile(f *os.File, path string) bool {

@@ -1,19 +1,23 @@
 package store
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
 )
 
 func openState(t *testing.T) *StateDir {
@@ -130,18 +134,36 @@ func TestStateDirLock(t *testing.T) {
 	var locked *LockedError
 	require.ErrorAs(t, err, &locked)
 	assert.ErrorIs(t, err, syscall.EBUSY)
-	assert.Equal(t, os.Getpid(), locked.PID)
+	me := self(uuid.Nil)
+	me.Machine = uuid.Nil // is not in the file
+	assert.Equal(t, me, locked.Holder)
+	assert.ErrorContains(t, err, fmt.Sprintf("process %d of host %s;", me.PID, me.Host))
+	assert.False(t, locked.Outlived())
 
 	heir := exec.Command("cat")
 	heir.ExtraFiles = []*os.File{l.File}
 	in, err := heir.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, heir.Start())
-	require.NoError(t, l.SetHolder(heir.Process.Pid))
+	gone := exec.Command("true")
+	require.NoError(t, gone.Run())
+	_, err = l.File.WriteAt(fmt.Appendf(nil, holderFormat, gone.Process.Pid, me.Start, me.Boot, me.PIDSpace, me.Host), 0)
+	require.NoError(t, err)
 	require.NoError(t, l.Unlock())
 	_, err = d.Lock()
 	require.ErrorAs(t, err, &locked)
-	assert.Equal(t, heir.Process.Pid, locked.PID)
+	assert.True(t, locked.Outlived(), "the heir has the lock")
+	for name, line := range map[string]string{
+		"of another host":       fmt.Sprintf(holderFormat, gone.Process.Pid, me.Start, uuid.New(), me.PIDSpace, "node7"),
+		"of another container":  fmt.Sprintf(holderFormat, gone.Process.Pid, me.Start, me.Boot, me.PIDSpace+1, me.Host),
+		"of an earlier version": fmt.Sprintf("%-10d\n", gone.Process.Pid),
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(d.Path, "lock"), []byte(line), 0o600))
+		_, err = d.Lock()
+		require.ErrorAs(t, err, &locked)
+		assert.EqualValues(t, gone.Process.Pid, locked.Holder.PID, name)
+		assert.False(t, locked.Outlived(), "a process %s is not known to have ended", name)
+	}
 
 	require.NoError(t, in.Close())
 	require.NoError(t, heir.Wait())
@@ -154,6 +176,26 @@ func TestStateDirLock(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist, "the directory is gone")
 	require.Nil(t, second)
 	require.NoError(t, l.Unlock())
+}
+
+// A record of another version that is longer leaves nothing behind, and one that is not cut off yet is not read.
+func TestLockRecord(t *testing.T) {
+	d := openState(t)
+	path := filepath.Join(d.Path, "lock")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("4711 ", 100)), 0o600))
+	l, err := d.Lock()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, l.Unlock()) })
+	me := self(uuid.Nil)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf(holderFormat, me.PID, me.Start, me.Boot, me.PIDSpace, me.Host), string(b))
+
+	require.NoError(t, os.WriteFile(path, []byte("12 34\n 56 7 node7\n"), 0o600))
+	_, err = d.Lock()
+	var locked *LockedError
+	require.ErrorAs(t, err, &locked)
+	assert.Equal(t, microfs.Holder{PID: 12, Start: 34}, locked.Holder)
 }
 
 // A record that differs in its time only need not be written.

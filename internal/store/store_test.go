@@ -34,8 +34,8 @@ var ctx = context.Background()
 
 // The test program is also a rank: see TestRanksRaceToFormat.
 func TestMain(m *testing.M) {
-	if place := os.Getenv("STORE_TEST_RANK"); place != "" {
-		if err := beRank(place); err != nil {
+	if proc := os.Getenv("STORE_TEST_RANK"); proc != "" {
+		if err := beRank(proc); err != nil {
 			fmt.Println("error:", err)
 			os.Exit(1)
 		}
@@ -76,8 +76,8 @@ func grow(ranks string) error {
 // beRank opens the partition of "RANK/SIZE", says its generation, and closes it
 // when stdin ends or, if STORE_TEST_YIELDS is set, when it is asked to.
 func beRank(text string) error {
-	var place Place
-	if _, err := fmt.Sscanf(text, "%d/%d", &place.Rank, &place.Size); err != nil {
+	var proc Proc
+	if _, err := fmt.Sscanf(text, "%d/%d", &proc.Rank, &proc.Size); err != nil {
 		return err
 	}
 	cfg, err := config.FromEnv(os.Getenv)
@@ -88,7 +88,7 @@ func beRank(text string) error {
 	if os.Getenv("STORE_TEST_YIELDS") != "" {
 		o.OnYield = func(p *Partition) bool { return p.Close() == nil }
 	}
-	p, err := openWaiting(cfg, place, o)
+	p, err := openWaiting(cfg, proc, o)
 	if err != nil {
 		return err
 	}
@@ -101,9 +101,9 @@ func beRank(text string) error {
 const hang = 5 * time.Minute
 
 // openWaiting opens a partition as the runtime does: what cannot be reached is tried again.
-func openWaiting(cfg *config.Config, place Place, o Options) (p *Partition, err error) {
+func openWaiting(cfg *config.Config, proc Proc, o Options) (p *Partition, err error) {
 	for begin := time.Now(); ; {
-		p, err = Open(ctx, cfg, place, o)
+		p, err = Open(ctx, cfg, proc, o)
 		if !errors.Is(err, nvmf.ErrUnreachable) || time.Since(begin) > cfg.Timeout {
 			return p, err
 		}
@@ -149,7 +149,7 @@ func mustOpen(t *testing.T, cfg *config.Config, size int) (gens []uint64, entrie
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			p, err := Open(ctx, cfg, Place{Rank: r, Size: size}, Options{})
+			p, err := Open(ctx, cfg, Proc{Rank: r, Size: size}, Options{})
 			if err == nil {
 				gens[r] = p.Table.Generation
 				entries[r], _ = p.Table.Entry(r)
@@ -187,11 +187,11 @@ func TestFormatAndReopen(t *testing.T) {
 		assert.Equal(t, microfs.Segment{Start: entries[r].Start, Length: entries[r].Length}, info.Segment)
 	}
 	// A reader from outside needs no size.
-	p, err := Open(ctx, cfg, Place{Rank: 3}, Options{ReadOnly: true})
+	p, err := Open(ctx, cfg, Proc{Rank: 3}, Options{ReadOnly: true})
 	require.NoError(t, err)
 	assert.Equal(t, cfg.Targets[1], p.Target)
 	require.NoError(t, p.Close())
-	_, err = Open(ctx, cfg, Place{Rank: 5}, Options{ReadOnly: true})
+	_, err = Open(ctx, cfg, Proc{Rank: 5}, Options{ReadOnly: true})
 	require.ErrorContains(t, err, "no target has a partition of rank 5")
 }
 
@@ -210,19 +210,19 @@ func TestRefused(t *testing.T) {
 	big := 16 * nvmf.MiB
 	for _, c := range []struct {
 		name string
-		edit func(t *testing.T, cfg *config.Config, place *Place)
+		edit func(t *testing.T, cfg *config.Config, proc *Proc)
 		err  error
 		text string
 	}{
-		{"another name", func(_ *testing.T, cfg *config.Config, _ *Place) { cfg.Name = "b" }, parttable.ErrOtherName, "--name default"},
-		{"another size", func(_ *testing.T, _ *config.Config, p *Place) { p.Size = 3 }, parttable.ErrOtherSize, "start 2 ranks"},
-		{"targets in another order", func(_ *testing.T, cfg *config.Config, _ *Place) {
+		{"another name", func(_ *testing.T, cfg *config.Config, _ *Proc) { cfg.Name = "b" }, parttable.ErrOtherName, "--name default"},
+		{"another size", func(_ *testing.T, _ *config.Config, p *Proc) { p.Size = 3 }, parttable.ErrOtherSize, "start 2 ranks"},
+		{"targets in another order", func(_ *testing.T, cfg *config.Config, _ *Proc) {
 			cfg.Targets[0], cfg.Targets[1] = cfg.Targets[1], cfg.Targets[0]
 		}, parttable.ErrOtherTargets, "same order"},
-		{"one target less", func(_ *testing.T, cfg *config.Config, _ *Place) { cfg.Targets = cfg.Targets[:1] }, parttable.ErrOtherTargets, ""},
-		{"no targets", func(_ *testing.T, cfg *config.Config, _ *Place) { cfg.Targets = nil }, ErrNoTarget, "nvmecr run"},
-		{"a target that is not there", func(_ *testing.T, cfg *config.Config, _ *Place) { cfg.Targets[0].Address += "x" }, os.ErrNotExist, ""},
-		{"somebody's data", func(t *testing.T, cfg *config.Config, _ *Place) {
+		{"one target less", func(_ *testing.T, cfg *config.Config, _ *Proc) { cfg.Targets = cfg.Targets[:1] }, parttable.ErrOtherTargets, ""},
+		{"no targets", func(_ *testing.T, cfg *config.Config, _ *Proc) { cfg.Targets = nil }, ErrNoTarget, "nvmecr run"},
+		{"a target that is not there", func(_ *testing.T, cfg *config.Config, _ *Proc) { cfg.Targets[0].Address += "x" }, os.ErrNotExist, ""},
+		{"somebody's data", func(t *testing.T, cfg *config.Config, _ *Proc) {
 			f, err := os.OpenFile(cfg.Targets[0].Address, os.O_RDWR, 0)
 			require.NoError(t, err)
 			_, err = f.WriteAt(bytes.Repeat([]byte("data"), 1<<20), 0)
@@ -235,11 +235,11 @@ func TestRefused(t *testing.T) {
 			mustOpen(t, cfg, 2)
 			all := *cfg
 			all.Targets = slices.Clone(cfg.Targets)
-			place := Place{Rank: 0, Size: 2}
-			c.edit(t, cfg, &place)
+			proc := Proc{Rank: 0, Size: 2}
+			c.edit(t, cfg, &proc)
 			before := content(t, &all)
 			for _, readOnly := range []bool{false, true} {
-				_, err := Open(ctx, cfg, place, Options{ReadOnly: readOnly})
+				_, err := Open(ctx, cfg, proc, Options{ReadOnly: readOnly})
 				require.ErrorIs(t, err, c.err)
 				assert.Contains(t, err.Error(), c.text)
 				assert.NotContains(t, err.Error(), "\n")
@@ -264,12 +264,12 @@ func TestOtherUser(t *testing.T) {
 	require.NoError(t, parttable.Write(ctx, dev, table))
 	require.NoError(t, dev.Close())
 	before := content(t, cfg)
-	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{})
+	_, err = Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{})
 	require.ErrorIs(t, err, parttable.ErrOtherOwner)
 	require.ErrorIs(t, Reset(ctx, cfg), parttable.ErrOtherOwner)
 	require.True(t, bytes.Equal(before, content(t, cfg)))
 	// Root may look, but not release.
-	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{ReadOnly: true})
+	_, err = Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{ReadOnly: true})
 	require.ErrorIs(t, err, microfs.ErrUnformatted)
 	_, err = Release(ctx, cfg)
 	require.ErrorIs(t, err, parttable.ErrOtherOwner)
@@ -279,7 +279,7 @@ func TestOtherUser(t *testing.T) {
 func TestTooSmall(t *testing.T) {
 	cfg := newStore(t, 8*nvmf.MiB)
 	before := content(t, cfg)
-	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	_, err := Open(ctx, cfg, Proc{Rank: 0, Size: 4}, Options{})
 	require.ErrorIs(t, err, microfs.ErrTooSmall)
 	assert.Contains(t, err.Error(), "at least")
 	require.True(t, bytes.Equal(before, content(t, cfg)))
@@ -289,7 +289,7 @@ func TestReaderFormatsNothing(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
 	before := content(t, cfg)
-	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{ReadOnly: true})
+	_, err := Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{ReadOnly: true})
 	require.ErrorIs(t, err, parttable.ErrNoTable)
 	_, err = Ranks(ctx, cfg)
 	require.ErrorIs(t, err, parttable.ErrNoTable)
@@ -299,7 +299,7 @@ func TestReaderFormatsNothing(t *testing.T) {
 func TestWaitForTheLowestRank(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB, 32*nvmf.MiB)
 	cfg.Timeout = time.Second
-	_, err := Open(ctx, cfg, Place{Rank: 3, Size: 4}, Options{})
+	_, err := Open(ctx, cfg, Proc{Rank: 3, Size: 4}, Options{})
 	var waited *WaitError
 	require.ErrorAs(t, err, &waited)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
@@ -311,8 +311,8 @@ func TestWaitForTheLowestRank(t *testing.T) {
 // the other one has mounted, or that there will be none.
 func TestFormatted(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
-	said := errors.New("rank 0: no room")
-	_, err := Open(ctx, cfg, Place{Rank: 1, Size: 2}, Options{Formatted: func() error { return said }})
+	said := errors.New("rank 0: no space")
+	_, err := Open(ctx, cfg, Proc{Rank: 1, Size: 2}, Options{Formatted: func() error { return said }})
 	require.ErrorIs(t, err, said)
 	require.ErrorContains(t, err, cfg.Targets[0].String())
 
@@ -323,7 +323,7 @@ func TestFormatted(t *testing.T) {
 		return err // there is a table
 	}
 	open := func(rank int, formatted func() error) {
-		p, err := Open(ctx, cfg, Place{Rank: rank, Size: 2}, Options{Formatted: formatted})
+		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: 2}, Options{Formatted: formatted})
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 	}
@@ -335,7 +335,7 @@ func TestFormatted(t *testing.T) {
 
 	// One that cannot format may try again: that is for its caller to tell.
 	small := newStore(t, 4*nvmf.MiB)
-	_, err = Open(ctx, small, Place{Rank: 0, Size: 2}, Options{Formatted: func() error { panic("told") }})
+	_, err = Open(ctx, small, Proc{Rank: 0, Size: 2}, Options{Formatted: func() error { panic("told") }})
 	require.ErrorIs(t, err, microfs.ErrTooSmall)
 }
 
@@ -344,7 +344,7 @@ func TestPrivateDevice(t *testing.T) {
 	cfg := config.Default()
 	require.NoError(t, cfg.Set("target", "mem:64M"))
 	for rank := 0; rank < 2; rank++ {
-		p, err := Open(ctx, cfg, Place{Rank: rank, Size: 2}, Options{})
+		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: 2}, Options{})
 		require.NoError(t, err)
 		require.NoError(t, p.Close())
 	}
@@ -361,12 +361,12 @@ func TestDamagedCopyIsRepaired(t *testing.T) {
 	_, err = f.WriteAt(bytes.Repeat([]byte{0x5a}, 4096), 0)
 	require.NoError(t, err)
 	// A rank that is not the lowest only reads past the damage.
-	p, err := Open(ctx, cfg, Place{Rank: 1, Size: 2}, Options{})
+	p, err := Open(ctx, cfg, Proc{Rank: 1, Size: 2}, Options{})
 	require.NoError(t, err)
 	assert.Equal(t, gens[1], p.Table.Generation)
 	require.NoError(t, p.Close())
 	require.False(t, bytes.Equal(whole, content(t, cfg)[:parttable.HeadSize]))
-	p, err = Open(ctx, cfg, Place{Rank: 0, Size: 2}, Options{})
+	p, err = Open(ctx, cfg, Proc{Rank: 0, Size: 2}, Options{})
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	require.True(t, bytes.Equal(whole, content(t, cfg)[:parttable.HeadSize]))
@@ -407,7 +407,7 @@ func TestResetAndRelease(t *testing.T) {
 func TestResetOverwritesData(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	require.NoError(t, os.WriteFile(cfg.Targets[0].Address, bytes.Repeat([]byte("data"), 8<<20), 0o600))
-	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{})
+	_, err := Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{})
 	require.ErrorIs(t, err, parttable.ErrForeign)
 	_, err = Release(ctx, cfg)
 	require.ErrorIs(t, err, parttable.ErrForeign)
@@ -479,7 +479,7 @@ func TestYield(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	first := startRank(t, cfg, 0, 1, "STORE_TEST_YIELDS=1")
 	require.Contains(t, first.line(), "generation")
-	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{})
+	p, err := Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{})
 	require.NoError(t, err)
 	// This one does not yield.
 	second := startRank(t, cfg, 0, 1)
@@ -488,7 +488,7 @@ func TestYield(t *testing.T) {
 	require.NoError(t, p.Close(), "a second Close does nothing")
 	third := startRank(t, cfg, 0, 1)
 	require.Contains(t, third.line(), "generation")
-	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{})
+	_, err = Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{})
 	var taken *owner.BusyError
 	require.ErrorAs(t, err, &taken)
 	assert.Equal(t, third.Process.Pid, taken.PID)

@@ -15,29 +15,33 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A Lease is a run's word, on each of its targets, that it is in progress. It is
-// renewed until End, or until another run has taken the store over.
+// A Lease declares, on each target of a run, that the run is in progress. It is renewed until End, or until another run
+// has taken the store over.
 //
-// Of runs that start in the same instant at most one gets a lease: each writes its
-// record, pauses, and looks whether it is still the last one that did. Where a
-// target has reservations the record is written under one, which keeps the others
+// Of runs that start at the same instant at most one gets a lease: each writes its record, pauses, and checks that no
+// other run has written since. If a target has reservations the record is written under one, which keeps the others
 // from writing.
 type Lease struct {
 	cfg   *config.Config
 	say   func(format string, args ...any)
 	parts []*leasePart
+	life  context.Context // until End
 	stop  context.CancelFunc
+	kept  bool                          // in the background
 	job   atomic.Pointer[runrecord.Job] // of Open
 	ended sync.WaitGroup
 	lost  sync.Once // told that the store is another run's
+
+	mirrors  sync.Mutex         // guards what follows
+	degraded []nvmf.TransportID // targets that are lost, and whose mirrors go on alone
+	since    time.Time          // when the first of them was lost, in this run or before; zero: none is
 }
 
-// A pace is how fast things go.
+// A pace has the waiting times of a lease.
 type pace struct {
 	beat time.Duration // between renewals
-	// quiesce waits before the last look. A run that has looked before it could see our
-	// record has written its own by then; with reservations it has removed us from the
-	// registrants, however long that takes.
+	// quiesce is the wait before the last read. A run that read the records before ours was written has written its own
+	// by then; with reservations it has removed us from the registrants, however long that takes.
 	quiesce func(ctx context.Context, reserved bool) error
 }
 
@@ -48,31 +52,26 @@ var defaultPace = pace{beat: beatInterval, quiesce: func(ctx context.Context, re
 	return sleep(ctx, 500*time.Millisecond)
 }}
 
-// TakeLease makes sure, as Idle does, that no run of the store is in progress, and
-// writes the run records of cfg.Run, which it replaces by a greater one where the
-// records name a run that is not smaller. From then on it keeps other runs from
-// writing, where the targets can. Before it writes anything it makes sure that all
-// targets may be written to: that they hold this store or nothing, or with
-// cfg.Fresh what Reset would replace. say is told, a line each time, what is waited
-// for and what becomes of the lease later, also from other goroutines.
+// takeLease makes sure, as Idle does, that no run of the store is in progress. It then writes the run records of
+// cfg.Run. It replaces cfg.Run by a greater id if the records have a run that is not smaller. From then on it keeps
+// other runs from writing, if the targets have reservations. Before the first write it checks that all targets have
+// this store or nothing, or with cfg.Fresh something that Reset would replace. say gets a line for each wait, and for
+// later events of the lease, also from other goroutines.
 //
-// Errors: *InProgressError; nvmf.ErrFenced; parttable's for a target of somebody else;
-// those of the targets.
-func TakeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
-	return takeLease(ctx, cfg, say, defaultPace)
-}
-
+// Errors: *InProgressError; nvmf.ErrFenced; parttable's for a target of another store or user; those of the targets.
 func takeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any), pace pace) (*Lease, error) {
 	found, err := look(ctx, cfg, say, func(t int, dev nvmf.Device) error { return mayHold(ctx, cfg, t, dev) })
 	if err != nil {
 		return nil, err
 	}
 	l := &Lease{cfg: cfg, say: say}
+	l.life, l.stop = context.WithCancel(context.Background())
 	for _, f := range found {
 		r := f.Record
 		if r == nil {
 			continue
 		}
+		l.since = earlier(l.since, r.Degraded)
 		if reservationKey(r.Run) >= reservationKey(cfg.Run) { // the clock of its host is ahead of ours
 			if cfg.Run, err = NewRun(r.Run); err != nil {
 				return nil, err
@@ -95,11 +94,18 @@ func takeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 		return nil, err
 	}
 	l.keep()
+	if err := l.restoreMirrors(ctx); err != nil {
+		l.End()
+		return nil, err
+	}
 	return l, nil
 }
 
-// mayHold fails unless dev, which is target t, holds nothing, this store, or, for a run that starts over,
-// what may be replaced.
+// Whole reports whether every target has the record of the run: then no other run can begin unnoticed.
+func (l *Lease) Whole() bool { return len(l.parts) == len(l.cfg.Targets) }
+
+// mayHold fails unless dev, which is target t, contains nothing, this store, or, for a run with --fresh, something that
+// may be replaced.
 func mayHold(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device) (err error) {
 	if cfg.Fresh {
 		_, err = replaceable(ctx, cfg, dev)
@@ -114,8 +120,8 @@ func mayHold(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device) (e
 	return err
 }
 
-// take writes the records on all targets that have room for one. found is what they
-// were when it was decided that the store may be taken.
+// take writes the records on all targets that have space for one. found are the records on which the decision to take
+// the store was based.
 func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord.Record) error {
 	for t, id := range l.cfg.Targets {
 		if id.Transport == nvmf.PCIe {
@@ -131,7 +137,8 @@ func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord
 			}
 			continue
 		}
-		p := &leasePart{lease: l, id: id, dev: dev, me: me}
+		p := &leasePart{lease: l, id: id, dev: dev, me: me, fresh: make(chan *leasePart), done: make(chan struct{})}
+		l.watchMirror(t, dev)
 		err = p.open(ctx, found[t])
 		if err != nil || p.full {
 			err = andClosing(err, p.close())
@@ -145,8 +152,8 @@ func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord
 	return nil
 }
 
-// confirm waits until no run can write its record that has not seen ours, and looks
-// whether ours is still there.
+// confirm waits until every run that has not seen our record must have written its own, and checks that ours is still
+// there.
 func (l *Lease) confirm(ctx context.Context, pace pace) error {
 	reserved := true
 	for _, p := range l.parts {
@@ -163,8 +170,7 @@ func (l *Lease) confirm(ctx context.Context, pace pace) error {
 	return nil
 }
 
-// open writes the record of one target. Where before is not what is there any more,
-// another run has begun.
+// open writes the record of one target. It fails if the record is not before any more: another run has begun.
 func (p *leasePart) open(ctx context.Context, before *runrecord.Found) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.lease.cfg.Timeout)
 	defer cancel()
@@ -174,7 +180,7 @@ func (p *leasePart) open(ctx context.Context, before *runrecord.Found) (err erro
 	return p.beaten(ctx, p.retry(ctx, func() error { return p.take(ctx, before) }))
 }
 
-// take is an attempt of open.
+// take is one attempt of open.
 func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	now, err := runrecord.Read(p.dev, p.q)
 	if err != nil {
@@ -187,7 +193,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	if p.reserve, err = fence(ctx, p.lease.cfg, p.dev); err != nil {
 		return err
 	}
-	// Behind the fence the table changes no more.
+	// Once the target is fenced the table does not change any more.
 	table, err := parttable.Read(ctx, p.dev)
 	switch {
 	case errors.Is(err, parttable.ErrNoTable):
@@ -199,13 +205,16 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 		p.full = true
 		return nil
 	}
+	if err == nil {
+		err = levelHead(ctx, p.dev)
+	}
 	if err != nil {
 		return err
 	}
 	return p.writeBoth()
 }
 
-// confirm fails unless this run still has the target.
+// confirm fails if another run has taken this target.
 func (p *leasePart) confirm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.lease.cfg.Timeout)
 	defer cancel()
@@ -223,14 +232,14 @@ func (p *leasePart) confirm(ctx context.Context) error {
 	}))
 }
 
-// A run that has taken the reservation from us writes its record within a moment:
-// so long is waited for it, to say who it is.
+// A run that has taken the reservation from us writes its record within a moment. This run waits for that record, to
+// name the other run in its error.
 const (
 	introductions = 20
 	introduction  = 50 * time.Millisecond
 )
 
-// beaten names the run that was faster, where err is that there is one.
+// beaten adds the name of the faster run to err, if err says that there is one.
 func (p *leasePart) beaten(ctx context.Context, err error) error {
 	if !errors.Is(err, nvmf.ErrFenced) && !taken(err) {
 		return err

@@ -10,7 +10,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Unreleased returns the ranks whose partitions were not closed by the last process that had them: it lives, or was killed.
+// Unreleased returns the ranks whose partitions were not unmounted by their last writer: it lives, or was killed.
 func Unreleased(ctx context.Context, cfg *config.Config) (ranks []int, err error) {
 	err = eachTarget(ctx, cfg, true, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
 		table, err := readOwnTable(ctx, cfg, t, dev, false)
@@ -26,7 +26,7 @@ func Unreleased(ctx context.Context, cfg *config.Config) (ranks []int, err error
 		}
 		defer claims.Close()
 		for _, e := range table.Entries {
-			if e.Rank == parttable.Solo || table.JobSize == 1 {
+			if e.Rank == parttable.Singleton || table.JobSize == 1 {
 				continue
 			}
 			claim, err := claims.Last(microfs.Segment{Start: e.Start, Length: e.Length})

@@ -2,35 +2,74 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"nvmecr/internal/config"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/mirror"
 )
 
-// VerifyOptions say whom Verify tells of its progress. Both may be nil.
+// VerifyOptions has functions to which Verify reports its progress. Both may be nil.
 type VerifyOptions struct {
 	Total    func(nvmf.Bytes) // how much there is to read, before it begins
 	Progress func(nvmf.Bytes) // how much more has been read
 }
 
-// confirmations bounds how often a bad range that a writer keeps changing is
-// looked at.
+// confirmations limits how often a bad range that a writer keeps changing is read again.
 const confirmations = 20
 
-// Verify reads every byte of every file of a rank's partition against its
-// checksum. Beside a writer, what a read-only mount sees may be overwritten
-// before it is read: a range counts as bad only when a later mount finds the
-// same bytes bad in the same place. For place and errors see Open, which it
-// calls with Options.ReadOnly.
-func Verify(ctx context.Context, cfg *config.Config, place Place, o VerifyOptions) (*microfs.VerifyReport, error) {
-	return verify(ctx, o, func() (*Partition, error) { return Open(ctx, cfg, place, Options{ReadOnly: true}) })
+// A SideError is damage on one side of a mirror.
+type SideError struct {
+	Target nvmf.TransportID
+	Err    error
+}
+
+func (e *SideError) Error() string { return fmt.Sprintf("target %s: %v", e.Target, e.Err) }
+
+// Unwrap returns the error without the side.
+func (e *SideError) Unwrap() error { return e.Err }
+
+// Verify compares every byte of every file of a rank's partition with its checksum; in a mirror on both sides, with
+// *SideErrors as causes. Beside a writer the data of a read-only mount may be overwritten before it is read: a range
+// counts as bad only if a later mount finds the same bytes bad in the same place. For proc and errors see Open, which
+// is called with Options.ReadOnly.
+func Verify(ctx context.Context, cfg *config.Config, proc Proc, o VerifyOptions) (*microfs.VerifyReport, error) {
+	return verifySides(ctx, cfg, o, func(opts Options) (*Partition, error) { return Open(ctx, cfg, proc, opts) })
 }
 
 // VerifyCopies is Verify for the copy area of target t. For errors see OpenCopies.
 func VerifyCopies(ctx context.Context, cfg *config.Config, t int, o VerifyOptions) (*microfs.VerifyReport, error) {
-	return verify(ctx, o, func() (*Partition, error) { return OpenCopies(ctx, cfg, t, Options{ReadOnly: true}) })
+	return verifySides(ctx, cfg, o, func(opts Options) (*Partition, error) { return OpenCopies(ctx, cfg, t, opts) })
+}
+
+// verifySides verifies the file system that open opens: of a mirror each side that counts.
+func verifySides(ctx context.Context, cfg *config.Config, o VerifyOptions, open func(Options) (*Partition, error)) (*microfs.VerifyReport, error) {
+	sides := []mirrorSide{eitherSide}
+	if cfg.CopiesSync {
+		sides = []mirrorSide{homeSide, partnerSide}
+	}
+	var all *microfs.VerifyReport
+	var alone error
+	for _, side := range sides {
+		r, err := verify(ctx, o, func() (*Partition, error) { return open(Options{ReadOnly: true, side: side}) })
+		switch {
+		case errors.Is(err, mirror.ErrOneSide):
+			alone = err
+		case err != nil:
+			return nil, err
+		case all == nil:
+			all = r
+		default:
+			all.Bad, all.More = append(all.Bad, r.Bad...), all.More+r.More
+		}
+	}
+	if all == nil {
+		return nil, alone
+	}
+	return all, nil
 }
 
 func verify(ctx context.Context, o VerifyOptions, open func() (*Partition, error)) (*microfs.VerifyReport, error) {
@@ -62,7 +101,7 @@ func verify(ctx context.Context, o VerifyOptions, open func() (*Partition, error
 	return r, nil
 }
 
-// verifyOnce is verify on one mount.
+// verifyOnce verifies one mount.
 func verifyOnce(ctx context.Context, o VerifyOptions, open func() (*Partition, error), only []microfs.Ino) (*microfs.VerifyReport, error) {
 	p, err := open()
 	if err != nil {
@@ -72,6 +111,11 @@ func verifyOnce(ctx context.Context, o VerifyOptions, open func() (*Partition, e
 		o.Total(p.FS.VerifySize())
 	}
 	r, err := p.FS.Verify(ctx, microfs.VerifyOptions{Only: only, Progress: o.Progress})
+	if r != nil && p.side != (nvmf.TransportID{}) {
+		for i := range r.Bad {
+			r.Bad[i].Cause = &SideError{p.side, r.Bad[i].Cause}
+		}
+	}
 	return r, andClosing(err, p.Close())
 }
 

@@ -13,20 +13,19 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A View is the partition of a rank as another process reads it.
+// A View is the partition of a rank, mounted by another process for reading.
 type View struct {
 	Rank int
 	FS   *microfs.FS
-	// Mount differs between two mounts of the same partition: what the older one shows
-	// may have been overwritten.
+	// Mount differs between two mounts of the same partition: data that the older one shows may have been overwritten.
 	Mount uint64
 
 	refreshed time.Time // what is acknowledged then is there
 }
 
-// Views are the partitions of all ranks of a store as a process sees them that is none of
-// the ranks. They are mounted when somebody looks, and again when they have changed. All mounts on a
-// target share one connection. All methods are safe for concurrent use.
+// Views are the partitions of all ranks of a store, for a process that is none of the ranks. A partition is mounted at
+// the first access, and again after a change. All mounts on a target share one connection. All methods are safe for
+// concurrent use.
 type Views struct {
 	cfg  *config.Config
 	logf func(format string, args ...any)
@@ -41,7 +40,7 @@ type Views struct {
 	told      map[int]bool // ranks whose partition cannot be read
 }
 
-// NewViews returns the views of the store that cfg names. Nothing is opened yet. logf tells what
+// NewViews returns the views of the store that cfg names. It opens nothing. logf gets messages about partitions that
 // cannot be read; it may be nil.
 func NewViews(cfg *config.Config, logf func(format string, args ...any)) *Views {
 	if logf == nil {
@@ -50,13 +49,13 @@ func NewViews(cfg *config.Config, logf func(format string, args ...any)) *Views 
 	return &Views{cfg: cfg, logf: logf, told: map[int]bool{}, silent: map[int]silence{}}
 }
 
-// A silence is what came of waiting for a target in vain.
+// A silence records that a target did not answer in time.
 type silence struct {
 	err   error
 	until time.Time
 }
 
-// viewed is a target, and its views by rank.
+// viewed is a target with its views by rank.
 type viewed struct {
 	dev   *sharedDevice
 	q     nvmf.Queue
@@ -64,20 +63,19 @@ type viewed struct {
 	views map[int]View
 }
 
-// minFresh is how long what Look has found is good for, at least; where looking takes
-// long it is half of that time.
+// minFresh is the least time for which a result of Refresh is used again; if a refresh takes long, the time is half of
+// its duration.
 const minFresh = 2 * time.Millisecond
 
-// Refresh returns the views of all ranks that have written, in their order, as they are now or
-// were a moment ago. A partition that cannot be read is left out, and told of once. The
-// error is about a target as a whole.
+// Refresh returns the views of all ranks that have written, in order of ranks, as they are now or were a moment ago. A
+// partition that cannot be read is left out, with one message. The error is about a target as a whole.
 func (v *Views) Refresh(ctx context.Context) ([]View, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.lookAll(ctx)
 }
 
-// lookAll is Look for who holds v.mu.
+// lookAll is Refresh for a caller that holds v.mu.
 func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 	begin := time.Now()
 	if begin.Sub(v.refreshed) < v.fresh {
@@ -110,10 +108,11 @@ func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 	return v.views, nil
 }
 
-// Rank returns the file system of one rank, or for parttable.Solo of those that are alone, with all that was acknowledged before
-// since. A target that is away, or is lost meanwhile, is waited for as long as the time-out of the run. Where that was in vain the next calls fail at once for as
-// long again: who asks for one file after the other does not wait for each. Errors: microfs.ErrUnformatted if the rank has written nothing; those of
-// microfs.Mount; of the target.
+// Rank returns the file system of one rank, or of singletons for parttable.Singleton, with all data that was
+// acknowledged before since. It waits for a target that does not answer, or is lost meanwhile, up to the time-out of
+// the run. After a wait in vain the next calls fail at once for as long again, so that a caller that asks for many
+// files does not wait for each. Errors: microfs.ErrUnformatted if the rank has written nothing; those of microfs.Mount;
+// of the target.
 func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.FS, error) {
 	for begin := time.Now(); ; {
 		fs, t, err := v.find(ctx, rank, since)
@@ -129,7 +128,7 @@ func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.F
 	}
 }
 
-// givenUp notes that a target was waited for in vain.
+// givenUp records that a target did not answer in time.
 func (v *Views) givenUp(t int, err error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -137,13 +136,13 @@ func (v *Views) givenUp(t int, err error) error {
 	return err
 }
 
-// find looks for the partition of a rank on all targets, beginning with the likeliest, and returns on which one the search has ended;
-// -1 if that was waited for in vain before.
+// find searches the partition of a rank on all targets, the likeliest first. It returns the target at which the search
+// ended; -1 if an earlier wait for that target was in vain.
 func (v *Views) find(ctx context.Context, rank int, since time.Time) (fs *microfs.FS, t int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	home := 0
-	if m, err := mapRanks(v.cfg, v.cfg.Mapping, rank+1); rank != parttable.Solo && err == nil {
+	if m, err := mapRanks(v.cfg, v.cfg.Mapping, rank+1); rank != parttable.Singleton && err == nil {
 		if h, err := m.Home(rank); err == nil {
 			home = h[0].Target
 		}
@@ -167,7 +166,7 @@ func (v *Views) find(ctx context.Context, rank int, since time.Time) (fs *microf
 	return nil, t, fmt.Errorf("%s: %w", partitionName(rank), microfs.ErrUnformatted)
 }
 
-// reset connects to a target again, after the error cause, which it returns: what was looked for has to be looked for anew.
+// reset connects to a target again after the error cause, which it returns. The caller has to search again.
 func (v *Views) reset(ctx context.Context, t int, cause error) error {
 	target := v.targets[t]
 	if target == nil {
@@ -181,7 +180,7 @@ func (v *Views) reset(ctx context.Context, t int, cause error) error {
 	return cause
 }
 
-// rank is Rank on one target; nil is a rank that is not there.
+// rank is Rank on one target. It returns nil if the rank is not there.
 func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microfs.FS, error) {
 	target, err := v.target(ctx, t)
 	if err != nil {
@@ -201,8 +200,8 @@ func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microf
 		return nil, err
 	}
 	entry, ok := target.table.Entry(rank)
-	if rank == parttable.Solo {
-		entry, ok = target.table.SoloEntry()
+	if rank == parttable.Singleton {
+		entry, ok = target.table.SingletonEntry()
 	}
 	if !ok {
 		return nil, nil
@@ -216,8 +215,8 @@ func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microf
 	return view.FS, nil
 }
 
-// Space returns how many bytes files can have in the partitions of all ranks, and how many of these are free, as Look finds them. A partition that
-// nobody has written to yet is all free, one that cannot be read has no free space.
+// Space returns the capacity of the partitions of all ranks for file data, and how much of it is free, according to
+// Refresh. A partition that was never written counts as free, one that cannot be read as full.
 func (v *Views) Space(ctx context.Context) (total, free nvmf.Bytes, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -229,7 +228,7 @@ func (v *Views) Space(ctx context.Context) (total, free nvmf.Bytes, err error) {
 			continue
 		}
 		for _, e := range t.table.Entries {
-			if e.Rank == parttable.Solo {
+			if e.Rank == parttable.Singleton {
 				continue
 			}
 			has, left := e.Length, e.Length
@@ -245,14 +244,14 @@ func (v *Views) Space(ctx context.Context) (total, free nvmf.Bytes, err error) {
 	return total, free, nil
 }
 
-// Forget has the next Look look, however soon it comes.
+// Forget makes the next Refresh read again, however soon it comes.
 func (v *Views) Forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.refreshed = time.Time{}
 }
 
-// Close closes the connections to the targets. What Look and Rank have returned cannot be read any more.
+// Close closes the connections to the targets. The results of Refresh and Rank cannot be read any more.
 func (v *Views) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -264,7 +263,7 @@ func (v *Views) Close() {
 	v.targets, v.views, v.refreshed = nil, nil, time.Time{}
 }
 
-// target returns target t, connecting to it at first.
+// target returns target t. The first call connects to it.
 func (v *Views) target(ctx context.Context, t int) (*viewed, error) {
 	if v.targets == nil {
 		v.targets = make([]*viewed, len(v.cfg.Targets))
@@ -288,7 +287,7 @@ func (v *Views) target(ctx context.Context, t int) (*viewed, error) {
 	return v.targets[t], nil
 }
 
-// readTable reads the table of a target again if it has changed. Without one the target's is nil.
+// readTable reads the table of a target again if it has changed. The table of an unformatted target is nil.
 func (v *Views) readTable(ctx context.Context, t *viewed) error {
 	if t.table != nil && t.table.Current(t.dev, t.q) {
 		return nil
@@ -313,16 +312,16 @@ func (v *Views) readTable(ctx context.Context, t *viewed) error {
 	return nil
 }
 
-// refresh makes the views of a target what they would be if all were mounted now.
+// refresh updates the views of a target to the current state, as if all were mounted now.
 func (v *Views) refresh(ctx context.Context, t *viewed) error {
 	if err := v.readTable(ctx, t); err != nil {
 		return err
 	}
-	if t.table == nil || t.table.JobSize == 1 { // that is the solo partition
+	if t.table == nil || t.table.JobSize == 1 { // that is the singleton partition
 		return nil
 	}
 	for _, e := range t.table.Entries {
-		if e.Rank == parttable.Solo {
+		if e.Rank == parttable.Singleton {
 			continue
 		}
 		if view, ok := t.views[e.Rank]; ok && view.FS.Current(func(nvmf.Queue) bool { return true }) {
@@ -335,7 +334,7 @@ func (v *Views) refresh(ctx context.Context, t *viewed) error {
 	return nil
 }
 
-// mount mounts a partition. One that leaves no quiet moment stays what it was.
+// mount mounts a partition. If its writer leaves no consistent state in time, the previous view stays.
 func (v *Views) mount(ctx context.Context, t *viewed, e parttable.Entry) error {
 	view, err := v.open(ctx, t, e)
 	switch {
@@ -355,8 +354,8 @@ func (v *Views) mount(ctx context.Context, t *viewed, e parttable.Entry) error {
 }
 
 func (v *Views) open(ctx context.Context, t *viewed, e parttable.Entry) (View, error) {
-	o := &opener{cfg: v.cfg, place: Place{Rank: e.Rank, Size: t.table.JobSize}, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
-	p := &Partition{Device: t.dev, Table: t.table, Place: o.place}
+	o := &opener{cfg: v.cfg, proc: Proc{Rank: e.Rank, Size: t.table.JobSize}, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
+	p := &Partition{Device: t.dev, Table: t.table, Proc: o.proc}
 	if err := o.mount(ctx, p, e); err != nil {
 		return View{}, err
 	}
@@ -364,15 +363,14 @@ func (v *Views) open(ctx context.Context, t *viewed, e parttable.Entry) (View, e
 	return View{Rank: e.Rank, FS: p.FS, Mount: v.mounts}, nil
 }
 
-// sharedDevice is a device with one queue for all: partitions that are only read
-// need no connection each.
+// sharedDevice is a device with one queue for all users: read-only partitions need no connection each.
 type sharedDevice struct {
 	nvmf.Device
 	mu sync.Mutex
 	q  nvmf.Queue
 }
 
-// sharedDepth is how many commands its queue keeps in flight.
+// sharedDepth is the number of commands that its queue keeps in flight.
 const sharedDepth = 32
 
 func share(ctx context.Context, dev nvmf.Device) (*sharedDevice, error) {
@@ -380,7 +378,7 @@ func share(ctx context.Context, dev nvmf.Device) (*sharedDevice, error) {
 	return &sharedDevice{Device: dev, q: q}, err
 }
 
-// OpenQueue returns a queue that takes turns with all others of the device.
+// OpenQueue returns a queue that shares the queue of the device.
 func (d *sharedDevice) OpenQueue(context.Context, int) (nvmf.Queue, error) {
 	return sharedQueue{d}, nil
 }
@@ -388,7 +386,7 @@ func (d *sharedDevice) OpenQueue(context.Context, int) (nvmf.Queue, error) {
 // Close closes the queue and the device.
 func (d *sharedDevice) Close() error { return andClosing(d.q.Close(), d.Device.Close()) }
 
-// sharedQueue completes what is submitted at once.
+// sharedQueue completes its commands in Submit.
 type sharedQueue struct{ d *sharedDevice }
 
 func (q sharedQueue) Submit(cmds []*nvmf.Command) {
@@ -399,6 +397,16 @@ func (q sharedQueue) Submit(cmds []*nvmf.Command) {
 }
 
 func (q sharedQueue) Wait(cmds []*nvmf.Command) error { return nvmf.FirstError(cmds) }
+
+// ReadOther reads from the other side of a mirror; see nvmf.MirroredQueue.
+func (q sharedQueue) ReadOther(c *nvmf.Command) error {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	if m, ok := q.d.q.(nvmf.MirroredQueue); ok {
+		return m.ReadOther(c)
+	}
+	return nvmf.ErrUnsupported
+}
 
 func (q sharedQueue) Reset(ctx context.Context) error {
 	q.d.mu.Lock()

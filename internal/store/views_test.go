@@ -19,14 +19,14 @@ func TestViewOfRank(t *testing.T) {
 	v := NewViews(cfg, nil)
 	_, err := v.Rank(ctx, 1, time.Now())
 	require.ErrorIs(t, err, microfs.ErrUnformatted, "there is no store")
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
-		require.NoError(t, writeFile(solo.FS, "script", scriptFile))
-		_, err := solo.Grow(ctx, cfg, 3, quietly)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		require.NoError(t, writeFile(singleton.FS, "script", scriptFile))
+		_, err := singleton.Grow(ctx, cfg, 3, quietly)
 		require.NoError(t, err)
 	})
 	mustOpen(t, cfg, 3)
 	for rank := range 3 {
-		withPartition(t, cfg, Place{Rank: rank, Size: 3}, Options{}, func(p *Partition) {
+		withPartition(t, cfg, Proc{Rank: rank, Size: 3}, Options{}, func(p *Partition) {
 			require.NoError(t, writeFile(p.FS, "a", scriptFile))
 			fs, err := v.Rank(ctx, rank, time.Now())
 			require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestViewOfRank(t *testing.T) {
 			assert.Same(t, again, same, "nothing has changed")
 		})
 	}
-	fs, err := v.Rank(ctx, parttable.Solo, time.Now())
+	fs, err := v.Rank(ctx, parttable.Singleton, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, scriptFile, contentOf(t, fs, "script"))
 	_, err = v.Rank(ctx, 3, time.Now())
@@ -65,17 +65,17 @@ func TestSpaceOfViews(t *testing.T) {
 	}
 	total, _ := space()
 	require.Zero(t, total, "there is no store")
-	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
 		total, _ = space()
 		require.Zero(t, total, "there are no ranks")
-		_, err := solo.Grow(ctx, cfg, 3, quietly)
+		_, err := singleton.Grow(ctx, cfg, 3, quietly)
 		require.NoError(t, err)
 	})
 	mustOpen(t, cfg, 3) // formats the second target
 	total, empty := space()
 	require.Greater(t, total, 340*nvmf.MiB)
 	require.Less(t, total-empty, nvmf.MiB)
-	withPartition(t, cfg, Place{Rank: 1, Size: 3}, Options{}, func(p *Partition) {
+	withPartition(t, cfg, Proc{Rank: 1, Size: 3}, Options{}, func(p *Partition) {
 		require.NoError(t, writeFile(p.FS, "a", make([]byte, 20*nvmf.MiB)))
 		again, free := space()
 		assert.Equal(t, total, again)

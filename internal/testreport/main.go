@@ -28,10 +28,12 @@ func main() {
 	var r report
 	start := time.Now()
 	for _, args := range r.options(os.Args[1:]) {
+		began := time.Now()
 		if err := r.run(strings.Fields(args)); err != nil {
 			fmt.Fprintln(os.Stderr, "testreport:", err)
 			r.broken++
 		}
+		fmt.Println("took", time.Since(began).Round(time.Second))
 	}
 	r.summary(os.Stdout, time.Since(start))
 	if r.failed+r.broken > 0 {
@@ -190,7 +192,7 @@ func (r *report) line(e event) string {
 }
 
 // timeUp reports whether a fuzz test "failed" only because its time was over in
-// the middle of an input: https://go.dev/issue/75804, mended in Go 1.27.
+// the middle of an input: https://go.dev/issue/75804, repaired in Go 1.27.
 func timeUp(test string, output []string) bool {
 	all := strings.Join(output, "")
 	return strings.HasPrefix(test, "Fuzz") && strings.HasSuffix(strings.TrimSpace(all), "context deadline exceeded") &&

@@ -1,5 +1,5 @@
 // Package unionfs is a union of file systems, for a process that is no rank of the job:
-// its own file system, in the solo partition, is the upper layer, and those of the ranks
+// its own file system, in the singleton partition, is the upper layer, and those of the ranks
 // are read-only lower layers, in the order of ranks.
 //
 // A directory that several layers have is one directory with the names of all. Any other

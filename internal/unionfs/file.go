@@ -11,13 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // directory is an open directory: the file of the one that counts first, with the names of all.
 type directory struct {
-	posixshim.File
+	vfs.File
 	u    *FS
 	rank int
 }
@@ -94,18 +94,18 @@ func list(p *part, after string, n int) ([]microfs.Dirent, error) {
 
 // rankFile is an open file of a rank, which may go on changing it.
 type rankFile struct {
-	posixshim.File // as it was opened: for what never changes
-	u              *FS
-	rank           int
-	path           string
-	flags          int
+	vfs.File // as it was opened: for what never changes
+	u        *FS
+	rank     int
+	path     string
+	flags    int
 
 	mu    sync.Mutex
-	now   posixshim.File // in the newest mount that has it
+	now   vfs.File // in the newest mount that has it
 	mount uint64
 }
 
-func newRankFile(u *FS, file posixshim.File, n *node, mount uint64, flags int) *rankFile {
+func newRankFile(u *FS, file vfs.File, n *node, mount uint64, flags int) *rankFile {
 	return &rankFile{
 		File: file, u: u, rank: n.top().rank, path: n.path, now: file, mount: mount,
 		flags: flags & (unix.O_ACCMODE | unix.O_PATH | unix.O_NOFOLLOW),
@@ -127,7 +127,7 @@ func (f *rankFile) Ino() microfs.Ino { return tag(f.rank, f.File.Ino()) }
 
 // current returns the file as it is now. One that was removed, or replaced, fails with
 // ESTALE: what it held may be overwritten.
-func (f *rankFile) current() (posixshim.File, error) {
+func (f *rankFile) current() (vfs.File, error) {
 	layers, err := f.u.layers()
 	if err != nil {
 		return nil, err

@@ -9,30 +9,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // A Layer is the file system of a rank, mounted for reading.
 type Layer struct {
 	Rank int
-	FS   posixshim.FS
+	FS   vfs.FS
 	// Mount differs between two mounts of the same file system.
 	Mount uint64
 }
 
-// FS is the union. It is a posixshim.FS.
+// FS is the union. It is a vfs.FS.
 type FS struct {
-	posixshim.FS // the own file system, for StatFS, Vacate and Sync
+	vfs.FS // the own file system, for StatFS, Vacate and Sync
 
-	own    posixshim.FS
+	own    vfs.FS
 	mount  string
 	layers func() ([]Layer, error)
 }
 
 // New returns the union of a file system and of those that layers returns at each call, as
 // they are then. mount is the mount point.
-func New(fs posixshim.FS, mount string, layers func() ([]Layer, error)) *FS {
+func New(fs vfs.FS, mount string, layers func() ([]Layer, error)) *FS {
 	return &FS{FS: fs, own: fs, mount: mount, layers: layers}
 }
 
@@ -154,7 +154,7 @@ func changes(flags int) bool {
 }
 
 // Open opens a file.
-func (u *FS) Open(dir microfs.Ino, name string, flags int, mode uint32) (posixshim.File, error) {
+func (u *FS) Open(dir microfs.Ino, name string, flags int, mode uint32) (vfs.File, error) {
 	w, err := u.walk()
 	if err != nil {
 		return nil, err
@@ -207,19 +207,19 @@ func (u *FS) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, erro
 
 // Access is access(2).
 func (u *FS) Access(dir microfs.Ino, path string, mode uint32, follow bool) error {
-	return u.access(dir, path, mode, follow, func(fs posixshim.FS, dir microfs.Ino, path string, follow bool) error {
+	return u.access(dir, path, mode, follow, func(fs vfs.FS, dir microfs.Ino, path string, follow bool) error {
 		return fs.Access(dir, path, mode, follow)
 	})
 }
 
-// AccessAs is Access for somebody else.
+// AccessAs is Access for other credentials.
 func (u *FS) AccessAs(who microfs.Cred, dir microfs.Ino, path string, mode uint32, follow bool) error {
-	return u.access(dir, path, mode, follow, func(fs posixshim.FS, dir microfs.Ino, path string, follow bool) error {
+	return u.access(dir, path, mode, follow, func(fs vfs.FS, dir microfs.Ino, path string, follow bool) error {
 		return fs.AccessAs(who, dir, path, mode, follow)
 	})
 }
 
-func (u *FS) access(dir microfs.Ino, path string, mode uint32, follow bool, ask func(posixshim.FS, microfs.Ino, string, bool) error) error {
+func (u *FS) access(dir microfs.Ino, path string, mode uint32, follow bool, ask func(vfs.FS, microfs.Ino, string, bool) error) error {
 	f, none, err := u.find(dir, path, follow)
 	if none {
 		return ask(u.own, dir, path, follow)

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/memdev"
-	"nvmecr/posixshim"
 )
 
 const (
@@ -46,13 +46,13 @@ func (d *disk) mount(readOnly bool) *microfs.FS {
 }
 
 // write is what a rank, or a script, does to its files.
-func (d *disk) write(do func(fs posixshim.FS)) {
+func (d *disk) write(do func(fs vfs.FS)) {
 	fs := d.mount(false)
-	do(posixshim.Microfs(fs))
+	do(vfs.Microfs(fs))
 	require.NoError(d.t, fs.Unmount())
 }
 
-// job is a solo partition and the partitions of ranks.
+// job is a singleton partition and the partitions of ranks.
 type job struct {
 	*FS
 	ranks  []*disk
@@ -69,28 +69,28 @@ func (j *job) look() ([]Layer, error) {
 func (j *job) changed() {
 	j.layers = nil
 	for i, d := range j.ranks {
-		j.layers = append(j.layers, Layer{Rank: i, FS: posixshim.Microfs(d.mount(true)), Mount: uint64(j.looks*100 + i)})
+		j.layers = append(j.layers, Layer{Rank: i, FS: vfs.Microfs(d.mount(true)), Mount: uint64(j.looks*100 + i)})
 	}
 }
 
-// newJob has what is written to ranks and to the solo partition, "+" in front for a directory, "->" for a link.
-func newJob(t *testing.T, solo []string, ranks ...[]string) *job {
+// newJob has what is written to ranks and to the singleton partition, "+" in front for a directory, "->" for a link.
+func newJob(t *testing.T, singleton []string, ranks ...[]string) *job {
 	j := &job{}
 	for _, names := range ranks {
 		d := newDisk(t)
-		d.write(func(fs posixshim.FS) { fill(t, fs, fmt.Sprintf("rank %d", len(j.ranks)), names) })
+		d.write(func(fs vfs.FS) { fill(t, fs, fmt.Sprintf("rank %d", len(j.ranks)), names) })
 		j.ranks = append(j.ranks, d)
 	}
 	d := newDisk(t)
 	fs := d.mount(false)
 	t.Cleanup(func() { assert.NoError(t, fs.Unmount()) })
-	fill(t, posixshim.Microfs(fs), "solo", solo)
-	j.FS = New(posixshim.Microfs(fs), mountPoint, j.look)
+	fill(t, vfs.Microfs(fs), "singleton", singleton)
+	j.FS = New(vfs.Microfs(fs), mountPoint, j.look)
 	j.changed()
 	return j
 }
 
-func fill(t *testing.T, fs posixshim.FS, text string, names []string) {
+func fill(t *testing.T, fs vfs.FS, text string, names []string) {
 	for _, name := range names {
 		var err error
 		switch kind, rest := name[0], name[1:]; kind {
@@ -108,7 +108,7 @@ func fill(t *testing.T, fs posixshim.FS, text string, names []string) {
 	}
 }
 
-func put(t *testing.T, fs posixshim.FS, name, text string) {
+func put(t *testing.T, fs vfs.FS, name, text string) {
 	f, err := fs.Open(root, name, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC, 0o640)
 	require.NoError(t, err, name)
 	_, err = f.WriteAt([][]byte{[]byte(text)}, 0)
@@ -116,14 +116,14 @@ func put(t *testing.T, fs posixshim.FS, name, text string) {
 	require.NoError(t, f.Close())
 }
 
-func read(t *testing.T, fs posixshim.FS, name string) string {
+func read(t *testing.T, fs vfs.FS, name string) string {
 	f, err := fs.Open(root, name, unix.O_RDONLY, 0)
 	require.NoError(t, err, name)
 	defer func() { require.NoError(t, f.Close()) }()
 	return readFile(t, f)
 }
 
-func readFile(t *testing.T, f posixshim.File) string {
+func readFile(t *testing.T, f vfs.File) string {
 	a, err := f.Stat()
 	require.NoError(t, err)
 	b := make([]byte, a.Size)
@@ -132,7 +132,7 @@ func readFile(t *testing.T, f posixshim.File) string {
 	return string(b)
 }
 
-func names(t *testing.T, fs posixshim.FS, dir string, atOnce int) (list []string) {
+func names(t *testing.T, fs vfs.FS, dir string, atOnce int) (list []string) {
 	f, err := fs.Open(root, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
@@ -164,7 +164,7 @@ func sample(t *testing.T) *job {
 func TestRead(t *testing.T) {
 	j := sample(t)
 	for name, want := range map[string]string{
-		"same": "solo", "both/s": "solo", "both/r0": "rank 0", "/both/r1": "rank 1", "two": "rank 1", "ck/../ck/./b": "rank 1",
+		"same": "singleton", "both/s": "singleton", "both/r0": "rank 0", "/both/r1": "rank 1", "two": "rank 1", "ck/../ck/./b": "rank 1",
 		"latest": "rank 1", "abs": "rank 0", "link": "rank 0", "ck/a": "rank 0",
 	} {
 		assert.Equal(t, want, read(t, j, name), name)
@@ -292,13 +292,13 @@ func TestChange(t *testing.T) {
 // TestNewInARanksDirectory: the directories above are made in the own file system.
 func TestNewInARanksDirectory(t *testing.T) {
 	j := newJob(t, nil, []string{"+a", "+a/b", "a/b/r"}, []string{"+a", "a/x"})
-	put(t, j, "a/b/new", "solo")
+	put(t, j, "a/b/new", "singleton")
 	require.NoError(t, j.Mkdir(root, "a/d", 0o700))
 	require.NoError(t, j.Rename(root, "a/b/new", root, "a/d/moved", 0))
 	require.NoError(t, j.Symlink("../b/r", root, "a/d/l"))
 	assert.Equal(t, []string{"b", "d", "x"}, names(t, j, "a", 100))
 	assert.Equal(t, []string{"r"}, names(t, j, "a/b", 100))
-	assert.Equal(t, "solo", read(t, j, "a/d/moved"))
+	assert.Equal(t, "singleton", read(t, j, "a/d/moved"))
 	assert.Equal(t, "rank 0", read(t, j, "a/d/l"))
 	assert.Equal(t, []string{"b", "d"}, names(t, j.own, "a", 100))
 	a, err := j.own.Stat(root, "a/b", true)
@@ -318,7 +318,7 @@ func TestRankGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	before, err := f.Stat()
 	require.NoError(t, err)
-	j.ranks[0].write(func(fs posixshim.FS) {
+	j.ranks[0].write(func(fs vfs.FS) {
 		put(t, fs, "f", "rank 0, and more")
 		require.NoError(t, fs.Unlink(root, "g"))
 		put(t, fs, "g", "another")

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"syscall"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 const (
@@ -17,7 +17,7 @@ const (
 // part is a file in one of the file systems.
 type part struct {
 	rank int // or own
-	fs   posixshim.FS
+	fs   vfs.FS
 	attr microfs.Attr // as that file system has it
 }
 
@@ -113,7 +113,7 @@ func (w *walk) directory(dir microfs.Ino) ([]node, error) {
 	return stack, nil
 }
 
-func (w *walk) layer(rank int) posixshim.FS {
+func (w *walk) layer(rank int) vfs.FS {
 	if rank == own {
 		return w.u.own
 	}
@@ -128,7 +128,7 @@ func (w *walk) layer(rank int) posixshim.FS {
 // root is the root directory, which all have.
 func (w *walk) root() node {
 	n := node{path: "/"}
-	add := func(rank int, fs posixshim.FS) {
+	add := func(rank int, fs vfs.FS) {
 		if a, err := fs.Stat(microfs.RootIno, "/", false); err == nil {
 			n.parts = append(n.parts, part{rank, fs, a})
 		}

@@ -5,7 +5,8 @@
  *
  * MPI_File_open of a file of ours by several ranks is refused with an MPI error where each
  * of them would get a file of its own. In the tree of the job MPI_File_sync sees to it that this process
- * sees what others have synced, also where the library, which has written nothing here, does nothing.
+ * sees what others have synced, also where the library, which has written nothing here, does nothing, and
+ * MPI_File_close returns when all ranks have synced.
  *
  * No MPI header is used: these functions take pointers and integers in every
  * MPI. One binding may call another (MPICH's Fortran calls its C), so only the
@@ -152,7 +153,7 @@ static bool said(const char *path)
 /* ours says whether an MPI name of a file is, and of this rank alone. ROMIO's may begin with a driver's. */
 static const char *ours(const char *name)
 {
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_mounted || name == NULL || one_tree())
 		return NULL;
@@ -301,6 +302,19 @@ static void synced(bool ok)
 C_FUNCTION(MPI_File_sync, , synced, (void *file), file)
 FORTRAN_FUNCTION(mpi_file_sync_, , synced, (int *file, int *ierror), file, &result)
 FORTRAN_FUNCTION(mpi_file_sync_f08_, , synced, (int *file, int *ierror), file, &result)
+
+/* ---- MPI_File_close ---- */
+
+static void closed(bool ok)
+{
+	(void)ok;
+}
+
+/* The libraries wait for all ranks first, then each closes its file. A rank that is through opens the file and has
+ * to find what the others have written, so it is synced before they wait. */
+C_FUNCTION(MPI_File_close, synced(true), closed, (void **file), file)
+FORTRAN_FUNCTION(mpi_file_close_, synced(true), closed, (int *file, int *ierror), file, &result)
+FORTRAN_FUNCTION(mpi_file_close_f08_, synced(true), closed, (int *file, int *ierror), file, &result)
 
 #define FORTRAN_ALL(init, init_thread, finalize)                                                        \
 	FORTRAN_FUNCTION(init, begin(), end, (int *ierror), &result)                                    \

@@ -362,15 +362,15 @@ func testModel(t *testing.T, r *rig) {
 	blocks := min(r.id.Blocks, MinimumBlocks)
 	block := nvmf.LBA(r.id.LBASize)
 	model := r.pattern(blocks, seed)
-	most := min(64, nvmf.LBA(r.id.MaxTransfer/r.id.LBASize))
-	for at := nvmf.LBA(0); at < blocks; at += most {
-		n := min(most, blocks-at)
+	limit := min(64, nvmf.LBA(r.id.MaxTransfer/r.id.LBASize))
+	for at := nvmf.LBA(0); at < blocks; at += limit {
+		n := min(limit, blocks-at)
 		require.NoError(t, r.do(r.write(at, model[at*block:(at+n)*block])))
 	}
 	for range 30 {
 		var batch []*nvmf.Command
 		for at := random.Uint64N(64); at < uint64(blocks); {
-			n := min(1+random.Uint64N(uint64(most)), uint64(blocks)-at)
+			n := min(1+random.Uint64N(uint64(limit)), uint64(blocks)-at)
 			part := model[nvmf.LBA(at)*block : nvmf.LBA(at+n)*block]
 			copy(part, r.pattern(nvmf.LBA(n), random.Uint64()))
 			c := r.write(nvmf.LBA(at), part)
@@ -381,13 +381,13 @@ func testModel(t *testing.T, r *rig) {
 		}
 		require.NoError(t, r.do(batch...))
 		at := nvmf.LBA(random.Uint64N(uint64(blocks)))
-		n := min(most, blocks-at)
+		n := min(limit, blocks-at)
 		got := r.bytes(n)
 		require.NoError(t, r.do(r.read(at, got)))
 		r.same(model[at*block:(at+n)*block], got, fmt.Sprintf("%d blocks at %d", n, at))
 	}
-	for at := nvmf.LBA(0); at < blocks; at += most {
-		n := min(most, blocks-at)
+	for at := nvmf.LBA(0); at < blocks; at += limit {
+		n := min(limit, blocks-at)
 		got := r.bytes(n)
 		require.NoError(t, r.do(r.read(at, got)))
 		r.same(model[at*block:(at+n)*block], got, fmt.Sprintf("%d blocks at %d, at the end", n, at))

@@ -277,9 +277,9 @@ func (f *Faulty) run(op nvmf.Opcode, lba nvmf.LBA, b []byte) error {
 	if f.queue == nil {
 		return nvmf.ErrClosed
 	}
-	most := int(f.identity.MaxTransfer)
+	limit := int(f.identity.MaxTransfer)
 	for {
-		part := b[:min(most, len(b))]
+		part := b[:min(limit, len(b))]
 		c := nvmf.Command{Opcode: op, LBA: lba, Blocks: nvmf.LBA(len(part)) / nvmf.LBA(f.identity.LBASize), Data: [][]byte{part}}
 		cmds := []*nvmf.Command{&c}
 		f.queue.Submit(cmds)

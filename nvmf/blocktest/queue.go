@@ -93,8 +93,8 @@ func (f *Faulty) strike(q *faultyQueue, p pending) bool {
 		err := due.err
 		if due.elsewhere {
 			b := joined(p.c)
-			room := (f.identity.Blocks - due.to) * nvmf.LBA(f.identity.LBASize)
-			err = f.store(due.to, b[:min(nvmf.LBA(len(b)), room)], p.c.FUA)
+			left := (f.identity.Blocks - due.to) * nvmf.LBA(f.identity.LBASize)
+			err = f.store(due.to, b[:min(nvmf.LBA(len(b)), left)], p.c.FUA)
 		}
 		f.finish(p, err)
 	}

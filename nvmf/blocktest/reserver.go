@@ -241,7 +241,7 @@ func testManyRuns(t *testing.T, s *stage) {
 }
 
 // testGenerations: a run that ended without a word leaves nothing behind that
-// piles up. Targets have room for few registrants.
+// piles up. Targets have space for few registrants.
 func testGenerations(t *testing.T, s *stage) {
 	before := s.first()
 	require.NoError(t, before.reserve())

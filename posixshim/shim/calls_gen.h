@@ -13,21 +13,22 @@ struct nv_runtime {
 	int64_t (*alone)(int32_t ends);
 	int64_t (*hand_over)(int32_t executes);
 	int64_t (*credentials)(void);
+	int64_t (*choose_number)(int32_t begins);
 	int64_t (*retain)(int64_t h);
 	int64_t (*release)(int64_t h);
 	int64_t (*read)(int64_t h, void *buf, size_t buf_len);
-	int64_t (*write)(int64_t h, const void *buf, size_t buf_len, int64_t most);
+	int64_t (*write)(int64_t h, const void *buf, size_t buf_len, int64_t limit);
 	int64_t (*pread)(int64_t h, void *buf, size_t buf_len, int64_t off);
-	int64_t (*pwrite)(int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
+	int64_t (*pwrite)(int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t limit);
 	int64_t (*readv)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t most);
+	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t limit);
 	int64_t (*seek)(int64_t h, int64_t off, int32_t whence);
 	int64_t (*getfl)(int64_t h);
 	int64_t (*setfl)(int64_t h, int32_t flags);
 	int64_t (*getdents)(int64_t h, void *buf, size_t buf_len);
 	int64_t (*fsync)(int64_t h);
-	int64_t (*ftruncate)(int64_t h, int64_t size, int64_t most);
-	int64_t (*fallocate)(int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
+	int64_t (*ftruncate)(int64_t h, int64_t size, int64_t limit);
+	int64_t (*fallocate)(int64_t h, int32_t mode, int64_t off, int64_t n, int64_t limit);
 	int64_t (*lock)(int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 	int64_t (*flock)(int64_t h, int32_t operation);
 	int64_t (*map)(int64_t h, int32_t how, int64_t off, int64_t n);
@@ -45,7 +46,7 @@ struct nv_runtime {
 	int64_t (*chown)(int64_t at_dir, const char *at, char *at_out, uint32_t uid, uint32_t gid, int32_t flags);
 	int64_t (*utimes)(int64_t at_dir, const char *at, char *at_out, const void *times, size_t times_len, int32_t unit, int32_t flags);
 	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t flags);
-	int64_t (*truncate)(int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
+	int64_t (*truncate)(int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t limit);
 	int64_t (*mkdir)(int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 	int64_t (*rmdir)(int64_t at_dir, const char *at, char *at_out);
 	int64_t (*unlink)(int64_t at_dir, const char *at, char *at_out);
@@ -76,6 +77,7 @@ struct nv_runtime {
 	"nvmecr_rt_alone", \
 	"nvmecr_rt_hand_over", \
 	"nvmecr_rt_credentials", \
+	"nvmecr_rt_choose_number", \
 	"nvmecr_rt_retain", \
 	"nvmecr_rt_release", \
 	"nvmecr_rt_read", \
@@ -369,18 +371,18 @@ extern struct nv_real nv_real;
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
 int64_t nv_remote_release(int server, int64_t h);
 int64_t nv_remote_read(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_remote_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most);
+int64_t nv_remote_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t limit);
 int64_t nv_remote_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off);
-int64_t nv_remote_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
+int64_t nv_remote_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t limit);
 int64_t nv_remote_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t most);
+int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t limit);
 int64_t nv_remote_seek(int server, int64_t h, int64_t off, int32_t whence);
 int64_t nv_remote_getfl(int server, int64_t h);
 int64_t nv_remote_setfl(int server, int64_t h, int32_t flags);
 int64_t nv_remote_getdents(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_remote_fsync(int server, int64_t h);
-int64_t nv_remote_ftruncate(int server, int64_t h, int64_t size, int64_t most);
-int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
+int64_t nv_remote_ftruncate(int server, int64_t h, int64_t size, int64_t limit);
+int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t limit);
 int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 int64_t nv_remote_flock(int server, int64_t h, int32_t operation);
 int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
@@ -398,7 +400,7 @@ int64_t nv_remote_chmod(int server, int64_t at_dir, const char *at, char *at_out
 int64_t nv_remote_chown(int server, int64_t at_dir, const char *at, char *at_out, uint32_t uid, uint32_t gid, int32_t flags);
 int64_t nv_remote_utimes(int server, int64_t at_dir, const char *at, char *at_out, const void *times, size_t times_len, int32_t unit, int32_t flags);
 int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t flags);
-int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
+int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t limit);
 int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
 int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_out);
@@ -417,14 +419,14 @@ int64_t nv_remote_syncfs(int server);
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice);
 
 /* open: opens a file, returns its handle */
-static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
+static inline int64_t rt_open(struct nv_path_at *at, int flags, unsigned mode)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_open(server, at->dir, at->path, nv_outside, flags, mode) : nv_rt.open(at->dir, at->path, nv_outside, flags, mode);
@@ -490,6 +492,16 @@ static inline int64_t rt_credentials(void)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.credentials());
+}
+
+/* choose_number: the application is about to give a number of its choice to a descriptor, or closes a standard one; with 0 it has: threads of the runtime open none until then */
+static inline int64_t rt_choose_number(int begins)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.choose_number(begins));
 }
 
 /* retain: one more descriptor refers to the open file */
@@ -881,7 +893,7 @@ static inline int64_t rt_name(nv_handle h, void *buf, size_t buf_len)
 }
 
 /* stat: fstatat(2) */
-static inline int64_t rt_stat(struct nv_place *at, int flags, void *out, size_t out_len)
+static inline int64_t rt_stat(struct nv_path_at *at, int flags, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -890,7 +902,7 @@ static inline int64_t rt_stat(struct nv_place *at, int flags, void *out, size_t 
 	if (nv_nowhere(out) && out_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_stat(server, at->dir, at->path, nv_outside, flags, out, out_len) : nv_rt.stat(at->dir, at->path, nv_outside, flags, out, out_len);
@@ -899,7 +911,7 @@ static inline int64_t rt_stat(struct nv_place *at, int flags, void *out, size_t 
 }
 
 /* statx: statx(2) */
-static inline int64_t rt_statx(struct nv_place *at, int flags, unsigned mask, void *out, size_t out_len)
+static inline int64_t rt_statx(struct nv_path_at *at, int flags, unsigned mask, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -908,7 +920,7 @@ static inline int64_t rt_statx(struct nv_place *at, int flags, unsigned mask, vo
 	if (nv_nowhere(out) && out_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_statx(server, at->dir, at->path, nv_outside, flags, mask, out, out_len) : nv_rt.statx(at->dir, at->path, nv_outside, flags, mask, out, out_len);
@@ -917,14 +929,14 @@ static inline int64_t rt_statx(struct nv_place *at, int flags, unsigned mask, vo
 }
 
 /* chmod: fchmodat(2) */
-static inline int64_t rt_chmod(struct nv_place *at, unsigned mode, int flags)
+static inline int64_t rt_chmod(struct nv_path_at *at, unsigned mode, int flags)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_chmod(server, at->dir, at->path, nv_outside, mode, flags) : nv_rt.chmod(at->dir, at->path, nv_outside, mode, flags);
@@ -933,14 +945,14 @@ static inline int64_t rt_chmod(struct nv_place *at, unsigned mode, int flags)
 }
 
 /* chown: fchownat(2) */
-static inline int64_t rt_chown(struct nv_place *at, unsigned uid, unsigned gid, int flags)
+static inline int64_t rt_chown(struct nv_path_at *at, unsigned uid, unsigned gid, int flags)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_chown(server, at->dir, at->path, nv_outside, uid, gid, flags) : nv_rt.chown(at->dir, at->path, nv_outside, uid, gid, flags);
@@ -949,7 +961,7 @@ static inline int64_t rt_chown(struct nv_place *at, unsigned uid, unsigned gid, 
 }
 
 /* utimes: utimensat(2) and its older forms; times are two numbers of seconds, each followed by one of unit nanoseconds, if unit is not 0 */
-static inline int64_t rt_utimes(struct nv_place *at, const void *times, size_t times_len, int unit, int flags)
+static inline int64_t rt_utimes(struct nv_path_at *at, const void *times, size_t times_len, int unit, int flags)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -958,7 +970,7 @@ static inline int64_t rt_utimes(struct nv_place *at, const void *times, size_t t
 	if (nv_nowhere(times) && times_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_utimes(server, at->dir, at->path, nv_outside, times, times_len, unit, flags) : nv_rt.utimes(at->dir, at->path, nv_outside, times, times_len, unit, flags);
@@ -967,14 +979,14 @@ static inline int64_t rt_utimes(struct nv_place *at, const void *times, size_t t
 }
 
 /* access: faccessat(2) */
-static inline int64_t rt_access(struct nv_place *at, int mode, int flags)
+static inline int64_t rt_access(struct nv_path_at *at, int mode, int flags)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_access(server, at->dir, at->path, nv_outside, mode, flags) : nv_rt.access(at->dir, at->path, nv_outside, mode, flags);
@@ -983,14 +995,14 @@ static inline int64_t rt_access(struct nv_place *at, int mode, int flags)
 }
 
 /* truncate: sets the size */
-static inline int64_t rt_truncate(struct nv_place *at, off_t size)
+static inline int64_t rt_truncate(struct nv_path_at *at, off_t size)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_truncate(server, at->dir, at->path, nv_outside, size, nv_file_limit()) : nv_rt.truncate(at->dir, at->path, nv_outside, size, nv_file_limit());
@@ -999,14 +1011,14 @@ static inline int64_t rt_truncate(struct nv_place *at, off_t size)
 }
 
 /* mkdir: makes a directory */
-static inline int64_t rt_mkdir(struct nv_place *at, unsigned mode)
+static inline int64_t rt_mkdir(struct nv_path_at *at, unsigned mode)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_mkdir(server, at->dir, at->path, nv_outside, mode) : nv_rt.mkdir(at->dir, at->path, nv_outside, mode);
@@ -1015,14 +1027,14 @@ static inline int64_t rt_mkdir(struct nv_place *at, unsigned mode)
 }
 
 /* rmdir: removes a directory */
-static inline int64_t rt_rmdir(struct nv_place *at)
+static inline int64_t rt_rmdir(struct nv_path_at *at)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_rmdir(server, at->dir, at->path, nv_outside) : nv_rt.rmdir(at->dir, at->path, nv_outside);
@@ -1031,14 +1043,14 @@ static inline int64_t rt_rmdir(struct nv_place *at)
 }
 
 /* unlink: removes a name */
-static inline int64_t rt_unlink(struct nv_place *at)
+static inline int64_t rt_unlink(struct nv_path_at *at)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_unlink(server, at->dir, at->path, nv_outside) : nv_rt.unlink(at->dir, at->path, nv_outside);
@@ -1047,14 +1059,14 @@ static inline int64_t rt_unlink(struct nv_place *at)
 }
 
 /* remove: removes a name or a directory */
-static inline int64_t rt_remove(struct nv_place *at)
+static inline int64_t rt_remove(struct nv_path_at *at)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_remove(server, at->dir, at->path, nv_outside) : nv_rt.remove(at->dir, at->path, nv_outside);
@@ -1063,14 +1075,14 @@ static inline int64_t rt_remove(struct nv_place *at)
 }
 
 /* mknod: makes an empty file; there are no devices, pipes or sockets */
-static inline int64_t rt_mknod(struct nv_place *at, unsigned mode)
+static inline int64_t rt_mknod(struct nv_path_at *at, unsigned mode)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_mknod(server, at->dir, at->path, nv_outside, mode) : nv_rt.mknod(at->dir, at->path, nv_outside, mode);
@@ -1079,14 +1091,14 @@ static inline int64_t rt_mknod(struct nv_place *at, unsigned mode)
 }
 
 /* rename: renameat2(2) */
-static inline int64_t rt_rename(struct nv_place *from, struct nv_place *to, unsigned flags)
+static inline int64_t rt_rename(struct nv_path_at *from, struct nv_path_at *to, unsigned flags)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_places_server(from->dir, to->dir);
+		server = nv_paths_server(from->dir, to->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_rename(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags) : nv_rt.rename(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags);
@@ -1095,14 +1107,14 @@ static inline int64_t rt_rename(struct nv_place *from, struct nv_place *to, unsi
 }
 
 /* link: makes a hard link */
-static inline int64_t rt_link(struct nv_place *from, struct nv_place *to, int follow)
+static inline int64_t rt_link(struct nv_path_at *from, struct nv_path_at *to, int follow)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
 	do {
-		server = nv_places_server(from->dir, to->dir);
+		server = nv_paths_server(from->dir, to->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_link(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow) : nv_rt.link(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow);
@@ -1111,7 +1123,7 @@ static inline int64_t rt_link(struct nv_place *from, struct nv_place *to, int fo
 }
 
 /* symlink: makes a symbolic link */
-static inline int64_t rt_symlink(const char *target, struct nv_place *at)
+static inline int64_t rt_symlink(const char *target, struct nv_path_at *at)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -1120,7 +1132,7 @@ static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 	if (nv_nowhere(target))
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_symlink(server, target, at->dir, at->path, nv_outside) : nv_rt.symlink(target, at->dir, at->path, nv_outside);
@@ -1129,7 +1141,7 @@ static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 }
 
 /* readlink: reads a symbolic link */
-static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len)
+static inline int64_t rt_readlink(struct nv_path_at *at, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -1138,7 +1150,7 @@ static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_readlink(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.readlink(at->dir, at->path, nv_outside, buf, buf_len);
@@ -1147,7 +1159,7 @@ static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len
 }
 
 /* realpath: the path without links and dots, beginning with its mount, returns its length */
-static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len)
+static inline int64_t rt_realpath(struct nv_path_at *at, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -1156,7 +1168,7 @@ static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_realpath(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.realpath(at->dir, at->path, nv_outside, buf, buf_len);
@@ -1165,7 +1177,7 @@ static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len
 }
 
 /* statfs: statfs(2) */
-static inline int64_t rt_statfs(struct nv_place *at, void *out, size_t out_len)
+static inline int64_t rt_statfs(struct nv_path_at *at, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -1174,7 +1186,7 @@ static inline int64_t rt_statfs(struct nv_place *at, void *out, size_t out_len)
 	if (nv_nowhere(out) && out_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_statfs(server, at->dir, at->path, nv_outside, out, out_len) : nv_rt.statfs(at->dir, at->path, nv_outside, out, out_len);
@@ -1199,7 +1211,7 @@ static inline int64_t rt_fstatfs(nv_handle h, void *out, size_t out_len)
 }
 
 /* statvfs: statvfs(3) */
-static inline int64_t rt_statvfs(struct nv_place *at, void *out, size_t out_len)
+static inline int64_t rt_statvfs(struct nv_path_at *at, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -1208,7 +1220,7 @@ static inline int64_t rt_statvfs(struct nv_place *at, void *out, size_t out_len)
 	if (nv_nowhere(out) && out_len > 0)
 		return nv_error(EFAULT);
 	do {
-		server = nv_place_server(at->dir);
+		server = nv_path_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_statvfs(server, at->dir, at->path, nv_outside, out, out_len) : nv_rt.statvfs(at->dir, at->path, nv_outside, out, out_len);
@@ -1239,7 +1251,7 @@ static inline int64_t rt_syncfs(void)
 	int64_t result;
 	int server;
 
-	server = nv_place_server(0);
+	server = nv_path_server(0);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_remote_syncfs(server) : nv_rt.syncfs();

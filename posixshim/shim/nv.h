@@ -99,7 +99,7 @@ static inline nv_handle nv_local(nv_handle h)
 }
 
 /* A place is where a path of ours begins. */
-struct nv_place {
+struct nv_path_at {
 	nv_handle dir;    /* the directory it is relative to, or the number of a mount */
 	const char *path; /* the rest of the path, in the caller's memory */
 	bool outside;     /* it leads out of the mount: nv_reroute finds what to go on with */
@@ -146,8 +146,8 @@ static inline nv_handle nv_called_with(int fd)
 	return __builtin_expect(h == NV_RUNTIMES, 0) && nv_runtimes() ? 0 : h;
 }
 
-int nv_open(struct nv_place *at, int flags, mode_t mode);
-void nv_lose_descriptors(int server); /* in a forked child; server has what was ours */
+int nv_open(struct nv_path_at *at, int flags, mode_t mode);
+void nv_drop_descriptors(int server); /* in a forked child; server has what was ours */
 void nv_adopt(int fd, nv_handle h);
 void nv_replace_placeholders(nv_handle h, int stand_in);
 void nv_take_back(void);
@@ -163,10 +163,8 @@ int nv_close(int fd);
 int nv_close_stream(FILE *stream, int fd);
 void nv_close_quietly(int fd);
 int nv_close_range(unsigned first, unsigned last, int flags);
-void nv_closefrom(int low);
 int nv_dup(int fd, nv_handle h);
-int nv_dup2(int fd, int newfd);
-int nv_dup3(int fd, int newfd, int flags);
+int nv_dup_to(int fd, int newfd, int flags);
 int nv_fcntl(int fd, nv_handle h, int cmd, void *arg);
 int nv_ioctl(int fd, unsigned long request);
 int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock);
@@ -203,23 +201,23 @@ struct nv_visit {
 
 bool nv_enter(struct nv_visit *visit);
 int64_t nv_leave(struct nv_visit *visit, int64_t result);
-int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at);
+int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_path_at *at);
 
 /* ---- other processes ---- */
 
-#define NV_MOVES 400 /* as often a call is made again elsewhere: 5 ms each if somebody is ending */
+#define NV_MOVES 400 /* as often a call is made again elsewhere: 5 ms each if a process is ending */
 
 extern _Atomic int nv_home;
 extern __thread int nv_remote_descriptor __attribute__((tls_model("initial-exec")));
 
 int nv_add_server(uint64_t number);
 bool nv_served(void); /* another process serves this one, or has */
-void nv_lose_connections(void);
+void nv_drop_connections(void);
 void nv_reach(nv_handle h); /* in a forked child */
 nv_handle nv_token(int fd);
 bool nv_named(int fd);
 bool nv_enter_remote(struct nv_visit *visit);
-bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
+bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_path_at *at, struct nv_path_at *also);
 void nv_arm_relay(int fd); /* a file may have become fd */
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
@@ -261,18 +259,18 @@ static inline bool nv_root(nv_handle dir)
 	return dir >= 0 && dir < NV_MOUNTS;
 }
 
-/* nv_place_server is who makes a call that begins at an open directory or a root. */
-static inline int nv_place_server(nv_handle dir)
+/* nv_path_server is the process that makes a call on a path from an open directory or a root. */
+static inline int nv_path_server(nv_handle dir)
 {
 	return nv_root(dir) ? atomic_load_explicit(&nv_home, memory_order_relaxed) : nv_server(dir);
 }
 
-/* nv_places_server is -1 if the two are of different processes. */
-static inline int nv_places_server(nv_handle a, nv_handle b)
+/* nv_paths_server is -1 if the two are of different processes. */
+static inline int nv_paths_server(nv_handle a, nv_handle b)
 {
 	if (!nv_root(a) && !nv_root(b) && nv_server(a) != nv_server(b))
 		return -1;
-	return nv_place_server(nv_root(a) ? b : a);
+	return nv_path_server(nv_root(a) ? b : a);
 }
 
 /* nv_enter_at changes server where the call has to go another way. */
@@ -286,7 +284,7 @@ static inline bool nv_enter_at(struct nv_visit *visit, int *server)
 	return false;
 }
 
-static inline bool nv_redirected(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
+static inline bool nv_redirected(struct nv_visit *visit, int64_t result, struct nv_path_at *at, struct nv_path_at *also)
 {
 	return __builtin_expect(result == NV_REDIRECT || result == NV_GONE, 0) && nv_redirect(visit, result, at, also);
 }
@@ -297,14 +295,14 @@ extern _Atomic int64_t nv_fsize; /* negative: to be asked for */
 int64_t nv_ask_file_limit(void);
 void nv_forget_file_limit(void);
 long nv_relimited(long result);
-int nv_beyond(void);
+int nv_file_too_large(void);
 
 /* nv_file_limit is RLIMIT_FSIZE of this process. */
 static inline int64_t nv_file_limit(void)
 {
-	int64_t most = atomic_load_explicit(&nv_fsize, memory_order_relaxed);
+	int64_t limit = atomic_load_explicit(&nv_fsize, memory_order_relaxed);
 
-	return __builtin_expect(most >= 0, 1) ? most : nv_ask_file_limit();
+	return __builtin_expect(limit >= 0, 1) ? limit : nv_ask_file_limit();
 }
 
 int nv_within_limits(void);
@@ -369,15 +367,15 @@ extern bool nv_mounted;          /* there is a mount: NVMECR_MOUNT is set */
 extern const char *nv_mount;     /* the path of the first one */
 extern const char *nv_view;      /* the directory of its view; NULL: there is none */
 
-bool nv_route(int dirfd, const char *path, struct nv_place *at);
-bool nv_reroute_outside(struct nv_place *at);
-void nv_go_outside(struct nv_place *at, char *room);
+bool nv_route(int dirfd, const char *path, struct nv_path_at *at);
+bool nv_reroute_outside(struct nv_path_at *at);
+void nv_go_outside(struct nv_path_at *at, char *buf);
 int nv_cross_device(int dirfd, const char *path);
 
 /* nv_reroute says whether the call has to be made again, because the path has led out of
  * the mount. If it says no and at->outside is still set, then at->path is what to go on with,
  * and the caller copies it with nv_go_outside. */
-static inline bool nv_reroute(struct nv_place *at)
+static inline bool nv_reroute(struct nv_path_at *at)
 {
 	return __builtin_expect(at->outside | at->held, 0) && nv_reroute_outside(at);
 }
@@ -387,7 +385,7 @@ mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);
 int nv_credentials_changed(int result);
 void nv_find_cwd(void);
-void nv_lose_cwd(void); /* in a forked child */
+void nv_drop_cwd(void); /* in a forked child */
 nv_handle nv_working(void);
 nv_handle nv_working_now(void);
 void nv_working_redirected(void);
@@ -406,8 +404,8 @@ long nv_pathconf(int name);
 
 /* ---- names ---- */
 
-ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n);
-char *nv_realpath(struct nv_place *at, char *resolved);
+ssize_t nv_readlink(struct nv_path_at *at, char *buf, size_t n);
+char *nv_realpath(struct nv_path_at *at, char *resolved);
 int nv_mkstemp(char *name, int suffix, int flags);
 char *nv_mkdtemp(char *name);
 
@@ -433,7 +431,7 @@ static inline struct nv_dir *nv_dir_of(DIR *stream)
 	return dir != NULL && dir->magic == NV_DIR_MAGIC ? dir : NULL;
 }
 
-DIR *nv_opendir(struct nv_place *at);
+DIR *nv_opendir(struct nv_path_at *at);
 DIR *nv_fdopendir(int fd, nv_handle h);
 int nv_closedir(struct nv_dir *dir);
 struct dirent *nv_readdir(struct nv_dir *dir);
@@ -443,7 +441,7 @@ long nv_telldir(struct nv_dir *dir);
 
 /* ---- streams ---- */
 
-FILE *nv_fopen(struct nv_place *at, const char *mode);
+FILE *nv_fopen(struct nv_path_at *at, const char *mode);
 FILE *nv_fdopen(int fd, nv_handle h, const char *mode);
 int nv_vdprintf(int fd, const char *format, va_list ap) __attribute__((format(printf, 2, 0)));
 int nv_fclose(FILE *stream);

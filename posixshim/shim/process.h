@@ -53,8 +53,8 @@ void nv_forget_end(void);    /* in a forked child */
 /* What the kernel is to do with a file. NV_SEARCH is to execute it if it is there. */
 enum nv_use { NV_EXECUTE, NV_SEARCH, NV_LOAD, NV_OPEN };
 
-const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room[NV_PATH]);
-const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char room[NV_PATH]);
+const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char buf[NV_PATH]);
+const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char buf[NV_PATH]);
 int nv_open_in_view(nv_handle h);
 const char *nv_below_view(const char *path, bool *own);
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
@@ -93,7 +93,7 @@ void nv_let_go(void);
 #define NV_THREAD "nvmecr" /* what they are called */
 
 bool nv_runtimes(void);
-void nv_settle_thread(void);
+void nv_init_thread(void);
 void nv_forget_threads(void); /* in a forked child */
 
 #endif

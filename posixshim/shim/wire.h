@@ -28,7 +28,7 @@ enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
 
 /* The runtime's answer when a file would become larger than RLIMIT_FSIZE: EFBIG,
  * and a signal for the calling thread. */
-#define NV_BEYOND (-4099)
+#define NV_FILE_TOO_LARGE (-4099)
 
 /* With this bit, the handle of a place is not that of a directory: the file
  * itself is meant, by the name it was opened with, whatever the path is. */

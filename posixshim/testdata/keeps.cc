@@ -24,10 +24,10 @@ int keeps_reading()
 	for (int c = getc(in); c != EOF && c != '\n'; c = getc(in))
 		n += c == 'w';
 	char *text = nullptr;
-	size_t room = 0;
+	size_t capacity = 0;
 
-	n += (int)getline(&text, &room, in) * 2;
-	n += (int)getdelim(&text, &room, '-', in) * 3;
+	n += (int)getline(&text, &capacity, in) * 2;
+	n += (int)getdelim(&text, &capacity, '-', in) * 3;
 	if (fscanf(in, "%63s ", line) == 1)
 		n += line[0] * 4;
 	free(text);

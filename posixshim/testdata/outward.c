@@ -37,9 +37,9 @@ static volatile sig_atomic_t handled, wrong;
 /* path is dir/name, in one of a few buffers. */
 static const char *path(const char *dir, const char *name)
 {
-	static char room[8][PATH_MAX];
+	static char buffer[8][PATH_MAX];
 	static unsigned next;
-	char *p = room[next++ % 8];
+	char *p = buffer[next++ % 8];
 
 	CHECK(snprintf(p, PATH_MAX, "%s/%s", dir, name) < PATH_MAX);
 	return p;

@@ -164,7 +164,7 @@ static void profile(void)
 	printf("more than a few are lost: %d\n", lost > 4);
 }
 
-/* More signals at a time than the library has room for. */
+/* More signals at a time than the library has space for. */
 
 static _Atomic bool sent;
 

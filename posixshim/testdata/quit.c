@@ -32,8 +32,8 @@ int main(int argc, char **argv)
 		return 4;
 	}
 	if (argc > 3) {
-		static char room[16 << 10];
-		stack_t small = {.ss_sp = room, .ss_size = sizeof room};
+		static char buffer[16 << 10];
+		stack_t small = {.ss_sp = buffer, .ss_size = sizeof buffer};
 		struct sigaction act = {.sa_handler = quit, .sa_flags = SA_ONSTACK};
 
 		if (strcmp(argv[1], "small") == 0)

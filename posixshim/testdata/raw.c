@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define P(expr) print(#expr, (long)(expr))
@@ -36,6 +37,7 @@ int main(int argc, char **argv)
 	char buf[4096] = "", here[4096] = "";
 	struct stat st;
 	struct statx stx;
+	struct timespec times[] = {{1, 2}, {3, 4}};
 	struct iovec iov[] = {{"ab", 2}, {"cde", 3}};
 	int fd;
 
@@ -64,6 +66,11 @@ int main(int argc, char **argv)
 	P(st.st_mode);
 	P(syscall(SYS_fstat, fd, &st));
 	P(st.st_size);
+	P(syscall(SYS_utimensat, AT_FDCWD, "f", times, 0));
+	times[1].tv_sec = 5;
+	P(syscall(SYS_utimensat, fd, NULL, times, 0));
+	P(syscall(SYS_utimensat, -1, NULL, times, 0));
+	P(stat("f", &st) == 0 ? st.st_mtim.tv_sec : -1);
 	P(syscall(SYS_fchmodat, AT_FDCWD, "f", 0600));
 	P(syscall(SYS_faccessat, AT_FDCWD, "f", W_OK));
 	P(syscall(SYS_faccessat, AT_FDCWD, "none", F_OK));

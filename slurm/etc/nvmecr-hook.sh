@@ -16,8 +16,11 @@ esac
 export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}"
 dir=$(dirname "$(readlink -f "$0")")
 for program in "$dir/nvmecr" "$dir/../../../bin/nvmecr" "$dir/../../bin/nvmecr"; do
-	[ -x "$program" ] && exec "$program" slurm "$hook"
+	[ -x "$program" ] || continue
+	case $hook in *-ctld) exec "$program" slurm "$hook" ;; esac
+	# A node whose Prolog or Epilog fails, or hangs, is taken out of service. Here it does neither, even if nvmecr does.
+	timeout -k 5 60 "$program" slurm "$hook" || echo "nvmecr-hook.sh: $hook: status $?" >&2
+	exit 0
 done
 echo "nvmecr-hook.sh: there is no nvmecr near $dir" >&2
-# A node whose Prolog or Epilog fails is taken out of service.
 case $hook in *-ctld) exit 1 ;; esac

@@ -48,7 +48,7 @@ static int checkpoint(int value, const char *argument, int remote)
 }
 
 static struct spank_option option = {
-	"checkpoint", "nvmf:N[,capacity=SIZE][,name=NAME][,retain=TIME][,strict][,copies]",
+	"checkpoint", "nvmf:N[,capacity=SIZE][,name=NAME][,retain=TIME][,strict][,copies[=partner|rs:K+M]][,copies-sync]",
 	"checkpoint space on N targets, for the life of the job (nvmecr)", 1, 0, checkpoint,
 };
 
@@ -69,6 +69,8 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 
 /* How long nvmecr may take to start, where a lost node's run has to be waited for, too; and to end before it is left alone. */
 enum { START_SECONDS = 120, END_SECONDS = 30 };
+/* How much it may say. It runs as the job's user, in memory of the job; this process is root's. */
+enum { MOST_BYTES = 16 << 20 };
 
 /* The nvmecr of a step, seen from slurmstepd. */
 static struct {
@@ -104,14 +106,14 @@ static void become(int socket, int out, char **argv, char **env)
 	_exit(127);
 }
 
-/* Reads what nvmecr says until it closes its output, into memory that the caller frees. NULL: it takes too long. */
+/* Reads what nvmecr says until it closes its output, into memory that the caller frees. NULL: it takes too long, or is too much. */
 static char *listen_to(int from, size_t *length)
 {
 	char *text = NULL;
 	time_t limit = time(NULL) + START_SECONDS;
 	for (size_t size = 0;;) {
 		if (size - *length < 4096) {
-			char *more = realloc(text, size += 65536);
+			char *more = size < MOST_BYTES ? realloc(text, size += 65536) : NULL;
 			if (!more)
 				break;
 			text = more;

@@ -22,6 +22,8 @@
 //     working directory or mappings, so it makes those cases for which it has
 //     all the verbs.
 //
+// Besides, cases are made up at random, for two ranks and a process without one in turn (random_test.go).
+//
 // The local file system is that of the temporary directory (TMPDIR); the list
 // of differences holds for ext4, xfs and tmpfs: where these differ from each
 // other, an entry names the one it is about.

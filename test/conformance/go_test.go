@@ -298,14 +298,17 @@ func (p *player) compareTimes(name string, st unix.Stat_t, err error) string {
 	return fmt.Sprintf("mtime %s ctime %s", change(before.Mtim, st.Mtim), change(before.Ctim, st.Ctim))
 }
 
-// nextTick waits until a change gets another time: the kernel's clock for files
-// ticks 100 to 1000 times a second.
+// nextTick waits until a change gets a later time than all before. Files get
+// times of the coarse clock, which ticks 100 to 1000 times a second, and since
+// Linux 6.13 none below the newest time of the fine clock that any file has been
+// given: so the coarse clock has to pass the fine one.
 func nextTick() {
-	coarse := func() (now unix.Timespec) {
-		_ = unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now)
-		return now
+	now := func(clock int32) time.Time {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(clock, &ts)
+		return time.Unix(ts.Unix())
 	}
-	for before := coarse(); coarse() == before; {
+	for fine := now(unix.CLOCK_REALTIME); !now(unix.CLOCK_REALTIME_COARSE).After(fine); {
 		time.Sleep(500 * time.Microsecond)
 	}
 }

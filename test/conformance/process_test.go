@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/memdev"
@@ -46,13 +47,13 @@ func newRuntime(t *testing.T, self int) *runtime {
 
 // start begins a process of this user.
 func (r *runtime) start(t *testing.T, cred microfs.Cred) {
-	r.Process = posixshim.New(func(write bool) (*posixshim.Mount, error) {
+	r.Process = posixshim.New(func(write bool) (*vfs.Mount, error) {
 		fs, err := microfs.Mount(context.Background(), r.dev, microfs.Segment{Length: partition},
 			microfs.Options{Generation: 1, ReadOnly: !write, MountPoint: mount, Cred: cred})
 		if err != nil {
 			return nil, err
 		}
-		return &posixshim.Mount{FS: posixshim.Microfs(fs), Writable: write, Close: fs.Unmount}, nil
+		return &vfs.Mount{FS: vfs.Microfs(fs), Writable: write, Close: fs.Unmount}, nil
 	}, t.Logf)
 	r.Identify = func() (microfs.Cred, error) { return cred, nil }
 	require.NoError(t, r.OpenForWriting())
@@ -66,7 +67,7 @@ func errno(err error) error {
 	return posixshim.Errno(err)
 }
 
-func (r *runtime) at(path string) posixshim.Place { return posixshim.Place{Dir: r.dir, Path: path} }
+func (r *runtime) at(path string) posixshim.PathAt { return posixshim.PathAt{Dir: r.dir, Path: path} }
 
 func (r *runtime) enter(t *testing.T, dir string, owner int) {
 	t.Helper()
@@ -93,7 +94,7 @@ func (r *runtime) restart(t *testing.T, cred microfs.Cred) {
 
 func (r *runtime) reopen(t *testing.T) {
 	t.Helper()
-	h, err := r.Open(posixshim.Place{Path: r.name}, unix.O_PATH|unix.O_DIRECTORY, 0)
+	h, err := r.Open(posixshim.PathAt{Path: r.name}, unix.O_PATH|unix.O_DIRECTORY, 0)
 	require.NoError(t, err)
 	r.dir = posixshim.Handle(h)
 }
@@ -101,7 +102,7 @@ func (r *runtime) reopen(t *testing.T) {
 // become starts another process, of that user.
 func (r *runtime) become(t *testing.T, uid int) {
 	t.Helper()
-	require.NoError(t, r.Chmod(posixshim.Place{Path: "."}, 0o755, 0))
+	require.NoError(t, r.Chmod(posixshim.PathAt{Path: "."}, 0o755, 0))
 	r.restart(t, microfs.Cred{UID: uint32(uid), GID: uint32(uid)})
 	r.reopen(t)
 }

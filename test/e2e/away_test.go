@@ -37,6 +37,7 @@ func portOf(t *testing.T, target string) string {
 // TestTargetComesBack kills the target under a running job and starts it again
 // on the same address: that costs the job a pause.
 func TestTargetComesBack(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	h := heat{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}}
 	program := h.build(t, s.Dir)
@@ -144,9 +145,9 @@ func TestOneTargetAwayOutside(t *testing.T) {
 				job, target := serve(t, s, "--listen", awayAddress()+":0", "--namespace", fmt.Sprint("file:", filepath.Join(s.Dir, fmt.Sprint("away", i)), "?size=128M"))
 				targets, jobs = append(targets, "--target", target), append(jobs, job)
 			}
-			targets = append(targets, "--timeout", "3s")
 			const write = "for r in 0 1 2 3; do PMI_SIZE=4 PMI_RANK=$r sh -c 'echo of rank $PMI_RANK > /nvmecr/f$PMI_RANK'; done"
 			call(t, s, append(append([]string{"run"}, targets...), "--", "sh", "-c", write)...).ok(t)
+			targets = append(targets, "--timeout", "3s")
 			jobs[1].Kill()
 			require.Error(t, jobs[1].Wait(t.Context()))
 

@@ -93,13 +93,21 @@ func (c *cluster) awaitStep(job *demo.Job, step int, flags ...string) {
 // interrupt ends a job as Ctrl-C does, twice: a launcher may wait for a host that is gone.
 func interrupt(t *testing.T, job *demo.Job) {
 	for range 2 {
-		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", job.PID())) // of nsenter, which waits for it
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(children))); err == nil {
+		if pid, err := childOf(job.PID()); err == nil {
 			_ = syscall.Kill(pid, syscall.SIGINT) // it may have ended
 		}
 		time.Sleep(100 * time.Millisecond) // for two signals to be two
 	}
 	require.Error(t, job.Wait(t.Context()))
+}
+
+// childOf returns the process that nsenter has started, and waits for.
+func childOf(pid int) (int, error) {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(children)))
 }
 
 // ok waits for a job of the application and returns from which step it went.
@@ -123,12 +131,20 @@ func clusters(t *testing.T, test func(t *testing.T, c *cluster)) {
 	}
 }
 
-// A host is killed with its ranks, and the job started again on the hosts that are left, then on others.
+// A host of four is killed with its ranks, and the job started again on the hosts that are left, then on others. It has two targets, or four.
 func TestHostKilled(t *testing.T) {
 	t.Parallel()
 	clusters(t, func(t *testing.T, c *cluster) {
-		targets := c.serve("mem:256M")
-		flags := []string{"--name", "melt", "--target", targets[0], "--target", targets[1]}
+		namespaces := []string{"mem:256M"}
+		if c.View == config.ViewJob {
+			namespaces = []string{"mem:128M", "mem:128M"}
+		}
+		flags := []string{"--name", "melt"}
+		for i := range c.targets {
+			for _, target := range c.serveOn(i, namespaces...) {
+				flags = append(flags, "--target", target)
+			}
+		}
 		app := func(from int) []string { return []string{filepath.Join(c.Dir, "app"), "--from", strconv.Itoa(from)} }
 		job := c.run("n1", flags, c.mpirun([]string{"n1", "n2", "n3", "n4"}, 4, app(0)...), "APP_SLEEP=200")
 		c.awaitStep(job, 300, flags...)

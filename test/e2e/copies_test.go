@@ -35,6 +35,7 @@ func copyTargets(t *testing.T, s *demo.Stage, targets int, lost ...int) (flags [
 
 // TestCopies: whichever target is lost and replaced, the next run has the newest complete checkpoint again, byte for byte, and both copies; beyond that it is told.
 func TestCopies(t *testing.T) {
+	t.Parallel()
 	const pattern = "ck-{step}/**"
 	for _, c := range []struct {
 		view    config.View
@@ -59,10 +60,12 @@ func TestCopies(t *testing.T) {
 
 			copyTargets(t, s, c.targets, c.lost)
 			require.Contains(t, list(), "200 [copies] true")
+			assert.NotContains(t, call(t, s, "checkpoints", "--json", pattern).stdout, `"protected": true`, "the copies are all that is left")
 			r := sh(t, s, "true")
 			r.ok(t)
 			assert.Contains(t, r.stderr, "newest complete checkpoint of "+pattern+": 200, ")
 			assert.Contains(t, r.stderr, "copied back from copies/ck-200")
+			assert.Contains(t, r.stderr, "no target has the partitions of 1 of 3 ranks")
 			require.Contains(t, list(), "200 [store copies] true")
 			assert.Contains(t, call(t, s, "checkpoints", pattern).stdout, "store, copies  ", "all parts are there again")
 			after := filepath.Join(s.Dir, "after")
@@ -84,14 +87,42 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestCopiesOfOne: a program of one process has copies too, on targets that nobody else has formatted, and a larger job finds these later.
+func TestCopiesOfOne(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"partner", "rs:2+1"} {
+		t.Run(how, func(t *testing.T) {
+			s := newStage(t)
+			flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", how)
+			want := bytes.Repeat([]byte("state "), 50000)
+			require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "in"), want, 0o600))
+			r := sh(t, s, "cp in /nvmecr/ck-100.pt", flags...)
+			r.ok(t)
+			require.NotContains(t, r.stderr, "copy area", "which all targets have")
+			require.Contains(t, call(t, s, "checkpoints").ok(t), "ck-")
+
+			copyTargets(t, s, 3, 0) // with all that the program had written
+			require.Contains(t, strings.Join(levels(t, call(t, s, "checkpoints", "--json")), ";"), "100 [")
+			out := sh(t, s, "cat /nvmecr/ck-100.pt; for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'echo more > /nvmecr/more.$PMI_RANK'; done").ok(t)
+			assert.Equal(t, string(want), out)
+
+			copyTargets(t, s, 3, 2)
+			r = sh(t, s, "cmp in /nvmecr/ck-100.pt")
+			r.ok(t)
+			assert.Contains(t, r.stderr, "no target has the partitions of 1 of 3 ranks")
+		})
+	}
+}
+
 // TestCopiesRefused: what cannot be is said.
 func TestCopiesRefused(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "true", "--copies", "partner").refused(t, "--copies", "a second target")
 	sh(t, s, "true", "--copies", "three").refused(t, "--copies", "partner")
 	flags := copyTargets(t, s, 2, 0, 1)
 	sh(t, s, "echo x > /nvmecr/ck.1", flags...).ok(t)
-	sh(t, s, "true", append(flags, "--copies", "partner")...).refused(t, "formatted without room for copies", "--fresh")
+	sh(t, s, "true", append(flags, "--copies", "partner")...).refused(t, "formatted without a copy area", "--fresh")
 }
 
 // spoilTarget inverts a byte of what a target has of some data, and returns which target that is: 0 and up, of those that are not to be left alone.
@@ -114,6 +145,7 @@ func spoilTarget(t *testing.T, s *demo.Stage, targets int, data []byte, alone ..
 
 // TestVerifyRepair: what is damaged of a checkpoint, or of its copy, is as it was after verify --repair; what is damaged in both is told.
 func TestVerifyRepair(t *testing.T) {
+	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
 		t.Run(string(view), func(t *testing.T) {
 			s := newStage(t)
@@ -140,7 +172,7 @@ func TestVerifyRepair(t *testing.T) {
 			assert.Equal(t, 3, strings.Count(r.stdout, ": damaged\n"), r.stdout)
 			out := call(t, s, "verify", "--repair").ok(t)
 			assert.Equal(t, 3, strings.Count(out, ": damaged, and written again\n"), out)
-			assert.Contains(t, out, "all of it as it was written, 3 files mended\n")
+			assert.Contains(t, out, "all of it as it was written, 3 files repaired\n")
 			assert.NotContains(t, call(t, s, "verify").ok(t), "damaged")
 			after := filepath.Join(s.Dir, "after")
 			call(t, s, "cp", "/", after).ok(t)
@@ -150,7 +182,7 @@ func TestVerifyRepair(t *testing.T) {
 			spoilTarget(t, s, 3, part(0, 5*unit))
 			r = call(t, s, "verify", "--repair")
 			assert.Equal(t, 1, r.code)
-			assert.Equal(t, 2, strings.Count(r.stdout, ": damaged, and not mended: "), r.stdout)
+			assert.Equal(t, 2, strings.Count(r.stdout, ": damaged, and not repaired: "), r.stdout)
 			assert.Equal(t, 1, strings.Count(r.stdout, ": damaged, and written again\n"), r.stdout)
 		})
 	}
@@ -158,6 +190,7 @@ func TestVerifyRepair(t *testing.T) {
 
 // TestRebuild: what was lost of older checkpoints, too, comes back from their copies.
 func TestRebuild(t *testing.T) {
+	t.Parallel()
 	const pattern = "ck-{step}/**"
 	s := newStage(t)
 	flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner", "--level2-pattern", pattern)
@@ -177,6 +210,7 @@ func TestRebuild(t *testing.T) {
 
 // TestRebuildKilled: a rebuild that is killed, with all that it has started, is completed by the next one, whichever target was lost.
 func TestRebuildKilled(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner")
 	sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 9000000 /dev/urandom > /nvmecr/ck.200.$PMI_RANK' & done; wait", flags...).ok(t)

@@ -81,7 +81,8 @@ func TestTargetLostWhileCopying(t *testing.T) {
 	for lost := range 3 {
 		s := newStage(t)
 		targets, flags := servedTargets(t, s, 3)
-		run, err := s.Start(append(append([]string{s.Nvmecr, "run", "--copies", "partner", "--timeout", "3s"}, flags...), "--", "sh", "-c", `
+		copies := []string{"partner", "rs:2+1"}[random.IntN(2)]
+		run, err := s.Start(append(append([]string{s.Nvmecr, "run", "--copies", copies}, flags...), "--", "sh", "-c", `
 for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 12000000 /dev/urandom | tee before.$PMI_RANK > /nvmecr/ck.200.$PMI_RANK' & done; wait
 trap : USR1; echo written; while :; do sleep 0.1; done`))
 		require.NoError(t, err)
@@ -101,7 +102,7 @@ trap : USR1; echo written; while :; do sleep 0.1; done`))
 		require.NoError(t, os.Remove(filepath.Join(s.Dir, fmt.Sprint("target.", lost))))
 		_, flags = servedTargets(t, s, 3)
 		r := sh(t, s, "for r in 0 1 2; do cmp /nvmecr/ck.200.$r before.$r || exit 1; done", flags...)
-		t.Logf("target %d, %v, protected %t, exit status %d", lost, signal, protected, r.code)
+		t.Logf("%s, target %d, %v, protected %t, exit status %d", copies, lost, signal, protected, r.code)
 		if protected {
 			r.ok(t)
 		}
@@ -109,4 +110,26 @@ trap : USR1; echo written; while :; do sleep 0.1; done`))
 			require.True(t, whole && r.code == 0, r.stderr)
 		}
 	}
+}
+
+// TestLostBeforeCopied: a checkpoint that lost bytes before it was copied counts nowhere as complete. The one before is the newest: it stays, and is protected again.
+func TestLostBeforeCopied(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	flags := copyTargets(t, s, 3, 0, 1, 2)
+	for step, copies := range []string{"partner", "none"} {
+		sh(t, s, fmt.Sprintf("for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 300000 /dev/urandom > /nvmecr/ck.%d.$PMI_RANK' & done; wait", 100*(step+1)), append(flags, "--copies", copies)...).ok(t)
+	}
+	assert.Equal(t, "200\n", call(t, s, "latest").ok(t))
+	copyTargets(t, s, 3, 1)
+	r := sh(t, s, s.Nvmecr+" latest; true", append(flags, "--copies", "partner", "--keep", "1")...)
+	assert.Equal(t, "100\n", r.ok(t), "in the job")
+	assert.Contains(t, r.stderr, "passed over: 200 is incomplete: ck.200.1 has lost bytes")
+	assert.Contains(t, r.stderr, "newest complete: /ck.100.*")
+	assert.NotContains(t, r.stderr, "may not be copied")
+	assert.Equal(t, "100\n", call(t, s, "latest").ok(t))
+	list := levels(t, call(t, s, "checkpoints", "--json"))
+	assert.Contains(t, list, "100 [store copies] true")
+	assert.Contains(t, list, "200 [store] false")
+	assert.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ")
 }

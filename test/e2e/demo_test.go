@@ -14,6 +14,7 @@ import (
 
 // TestDemo is the demonstration, of a smaller job.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("lmp"); err != nil {
 		t.Skip("LAMMPS (lmp) is not installed: make deps")
 	}
@@ -22,7 +23,7 @@ func TestDemo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*hang)
 	defer cancel()
 	var out demo.Output
-	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed, Brief: true})
+	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed, Brief: true, Env: demotest.Patient(t)})
 	require.NoError(t, err, out.Tail(100))
 	t.Log(out.Tail(100))
 }

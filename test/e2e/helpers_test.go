@@ -22,9 +22,9 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// waiting is how many parallel tests run at the same time: those that wait most of the time, for processes to start and to end, for
-// what is gone, or for a pause to pass.
-const waiting = "6"
+// waiting is how many parallel tests run at the same time. They wait most of the time, for processes to start and to end, for
+// what is gone, or for a pause to pass; their ranks sleep while they wait (see demotest.NewStage).
+const waiting = "4"
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", waiting) // every test has that flag, and the command line may change it
@@ -40,6 +40,9 @@ func newRankStage(t *testing.T) *demo.Stage {
 	s.View = config.ViewRank
 	return s
 }
+
+// python is the distribution's. What else a PATH may name first is a script that looks for one, at each start.
+const python = "/usr/bin/python3"
 
 // hang is how long nothing takes, on however busy a machine.
 const hang = 5 * time.Minute

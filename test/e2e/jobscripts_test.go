@@ -88,6 +88,7 @@ func onPage(t *testing.T, line string) string {
 }
 
 func TestJobScriptsOfMPIRun(t *testing.T) {
+	t.Parallel()
 	for _, mpi := range []string{"openmpi", "mpich"} {
 		t.Run(mpi, func(t *testing.T) {
 			s := newStage(t)
@@ -116,6 +117,7 @@ func TestJobScriptsOfMPIRun(t *testing.T) {
 
 // TestParallelFS copies checkpoints out, after the job and while it runs, and back, under both MPIs.
 func TestParallelFS(t *testing.T) {
+	t.Parallel()
 	back := map[config.View]string{
 		config.ViewJob:  "nvmecr run --name again -- cp -a /scratch/melt/. /nvmecr/",
 		config.ViewRank: "nvmecr run --name again --view=rank -- mpirun -n 4 sh stage-in.sh /scratch/melt",

@@ -3,8 +3,11 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -201,4 +204,41 @@ func TestLatestOfRanksInATree(t *testing.T) {
 	r = latest("--rank", "0")
 	r.refused(t, "one tree for all ranks")
 	assert.Equal(t, 2, r.code)
+}
+
+// TestHalfWrittenBesideJob: a checkpoint that a job is writing in one tree counts for no listing as complete before it is, at whatever instant that looks.
+func TestHalfWrittenBesideJob(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	run, err := s.Start(append(s.RunFlags("default"), "sh", "-c", `
+n=100; until [ -e stop ]; do n=$((n + 1))
+for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'sleep 0.0$((2 * PMI_RANK)); echo x > /nvmecr/ck.'$n'.$PMI_RANK' & done; wait; done`))
+	require.NoError(t, err)
+	begin := time.Now()
+	for looks := 0; looks < 30; {
+		require.Less(t, time.Since(begin), hang)
+		var series []struct {
+			Checkpoints []struct {
+				Complete bool
+				Files    []struct{ Path string }
+			}
+		}
+		r := call(t, s, "checkpoints", "--json", "ck.{step}.*")
+		if r.code != 0 { // nothing was written yet
+			continue
+		}
+		complete := 0
+		require.NoError(t, json.Unmarshal([]byte(r.stdout), &series))
+		for _, one := range series {
+			for _, c := range one.Checkpoints {
+				if c.Complete {
+					require.Len(t, c.Files, 3)
+					complete++
+				}
+			}
+		}
+		looks += min(complete, 1)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "stop"), nil, 0o600))
+	require.NoError(t, run.Wait(t.Context()))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/config"
+	"nvmecr/test/hosts"
 )
 
 // writeSets has three ranks write three checkpoints; rank 1 is killed in the last one.
@@ -119,6 +120,23 @@ func sameTree(a, b map[string][]byte) bool {
 	return len(a) == len(b)
 }
 
+// TestDrainTogether: ranks of a job copy a part of a checkpoint each, and the first one tells.
+func TestDrainTogether(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	dir := t.TempDir()
+	script := `for i in 0 1 2 3 4 5 6; do head -c ${i}00000 /dev/urandom > /nvmecr/ck.1.$i; done
+		for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r ` + s.Nvmecr + ` drain --together --level2 ` + dir + ` 'ck.{step}.*' & done; wait`
+	put := filepath.Join(dir, "default", "ck.1")
+	assert.Equal(t, fmt.Sprintf("1: 7 files of 2.0 MiB copied to %s\n", put), sh(t, s, script, "--size", "64M").ok(t))
+	back := filepath.Join(s.Dir, "back")
+	call(t, s, "cp", "/", back).ok(t)
+	copied := tree(t, put)
+	delete(copied, ".nvmecr-set")
+	assert.True(t, sameTree(tree(t, back), copied))
+	call(t, s, "drain", "--together", "--level2", dir).refused(t, "--together", "mpirun")
+}
+
 // TestCompressed: a set that is compressed can be read without nvmecr, and comes back.
 func TestCompressed(t *testing.T) {
 	t.Parallel()
@@ -135,6 +153,7 @@ func TestCompressed(t *testing.T) {
 	assert.Equal(t, text, call(t, s, "cat", "/ck.1").ok(t))
 	sh(t, s, "true", "--level2", "s3://bucket", "--compress", "lz4").refused(t, "--compress", "bucket")
 	call(t, s, "drain", "--level2", dir, "--compress", "gzip").refused(t, "lz4 or zstd")
+	call(t, s, "drain", "--level2", dir, "--compress", "lz4", "--incremental").refused(t, "leave --compress or --incremental out")
 }
 
 // TestLevel2Refused: what cannot be is said.
@@ -185,11 +204,57 @@ func TestRunWithLevel2(t *testing.T) {
 			assert.Equal(t, 3, r.code)
 			assert.Contains(t, r.stderr, newest+" is passed over: ")
 			assert.Contains(t, r.stderr, ": 100, in the store")
+			assert.Contains(t, sh(t, s, "ls -d /nvmecr/ck-200").stderr, "No such file", "nothing is left of what was passed over")
+
+			require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
+			require.NoError(t, os.Truncate(filepath.Join(newest, ".nvmecr-set"), 100))
+			r = sh(t, s, s.Nvmecr+" latest '"+pattern+"'", flags...)
+			assert.Equal(t, "100\n", r.ok(t), "its list of files is damaged, too")
+			assert.Contains(t, r.stderr, newest+" is passed over: not a manifest")
+			assert.Equal(t, 1, call(t, s, "checkpoints").code)
 
 			require.NoError(t, os.Rename(dir, dir+".away"))
 			sh(t, s, "true").refused(t, "second level "+dir)
 		})
 	}
+}
+
+// TestDrainFromHosts: processes on all hosts of a run copy its checkpoints.
+func TestDrainFromHosts(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, config.ViewJob)
+	targets := c.serve("mem:64M")
+	dir := filepath.Join(c.Dir, "lustre")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.Chown(dir, hosts.User, hosts.User))
+	script := `trap : USR1; r=$OMPI_COMM_WORLD_RANK; head -c 1000000 /dev/urandom > /nvmecr/step-1.$r; cp /nvmecr/step-1.$r new.$r; mv new.$r step-1.$r; while [ ! -e end ]; do sleep 0.1; done`
+	flags := []string{"--name", "hosts", "--target", targets[0], "--target", targets[1], "--level2", dir, "--level2-every", "1000", "--log", "info"}
+	job := c.run("n1", flags, c.mpirun([]string{"n1", "n2", "n3"}, 6, "sh", "-c", script))
+	until := func(what, pattern string, n int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			found, _ := filepath.Glob(filepath.Join(c.Dir, pattern))
+			return job.Ended() || len(found) == n
+		}, hang, 10*time.Millisecond)
+		require.False(t, job.Ended(), "%s: %v", what, job.Stderr.Lines())
+	}
+	until("processes of other hosts", "lustre/hosts/.peers/*", 2)
+	until("files", "step-1.*", 6)
+	run, err := childOf(job.PID())
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(run, syscall.SIGUSR1))
+	until("copied", "lustre/hosts/step-1/step-1.*", 6)
+	for rank := range 6 {
+		name := fmt.Sprint("step-1.", rank)
+		want, err := os.ReadFile(filepath.Join(c.Dir, name))
+		require.NoError(t, err)
+		have, err := os.ReadFile(filepath.Join(dir, "hosts/step-1", name))
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(want, have), name)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "end"), nil, 0o600))
+	require.NoError(t, job.Wait(t.Context()))
+	assert.Contains(t, strings.Join(job.Stderr.Lines(), "\n"), "copied to "+filepath.Join(dir, "hosts/step-1")+", by 3 hosts")
 }
 
 // TestDrainInTime: a run that is told of its end by a signal copies what is complete at once, while the job goes on.

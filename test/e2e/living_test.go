@@ -90,6 +90,26 @@ func TestLivingRun(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(r.stderr, "\n"), "nothing to wait for: %s", r.stderr)
 }
 
+// TestSharedHome: hosts share the directories of users, as they mostly do. The lock of the state directory then neither makes another host
+// wait nor keeps it from what the record on the target allows.
+func TestSharedHome(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+	prefix, _ := otherHost(t, s)
+	fifo := fifo(t, s, "go")
+	first, err := s.Start(append(append(prefix, s.RunFlags("x", "--target", id)...), "sh", "-c", "echo first > /nvmecr/a; echo up; read x < "+fifo))
+	require.NoError(t, err)
+	awaitLines(t, first, 1)
+	sh(t, s, "true", "--name", "x").refused(t, "is in use by process ", "of host node7", "--takeover")
+	sh(t, s, "true", "--name", "x", "--target", "file:"+s.Dir+"/else?size=64M").refused(t, "is in use by process ", "of host node7", "--name")
+	call(t, s, "release", "--name", "x").refused(t, "is in use by process ", "of host node7")
+	assert.Equal(t, "first\n", sh(t, s, "cat /nvmecr/a", "--name", "x", "--takeover").ok(t))
+	send(t, fifo)
+	_ = first.Wait(t.Context())
+	assert.Equal(t, "first\n", sh(t, s, "cat /nvmecr/a", "--name", "x").ok(t))
+}
+
 // TestHostGone: the run on a host that is gone is waited for some seconds, and then the
 // next one goes on by itself. On the same host it goes on at once.
 func TestHostGone(t *testing.T) {

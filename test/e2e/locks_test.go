@@ -14,6 +14,7 @@ import (
 
 // TestLocks: locks hold between the ranks of a job and its script.
 func TestLocks(t *testing.T) {
+	t.Parallel()
 	for _, mpi := range []string{"openmpi", "mpich"} {
 		t.Run(mpi, func(t *testing.T) {
 			s := newStage(t)
@@ -33,6 +34,7 @@ exec 9< whole; flock 9; flock -n whole true || echo taken; exec 9<&-; flock -n w
 
 // TestLocksOfMPIIO: what MPI libraries do under locks comes out as on a local file system.
 func TestLocksOfMPIIO(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, mpi   string
 		flags, what []string

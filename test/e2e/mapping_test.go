@@ -25,6 +25,7 @@ var heatsInC = []heat{
 // TestMapping: ranks of an MPI program, and others, write where --mapping says, and a later run
 // without it, or with another one, finds them there.
 func TestMapping(t *testing.T) {
+	t.Parallel()
 	for _, h := range heatsInC {
 		t.Run(h.launcher, func(t *testing.T) {
 			s := newStage(t)
@@ -60,6 +61,7 @@ func TestMapping(t *testing.T) {
 
 // TestMappingByHosts: where a rank writes goes by the host on which MPI starts it, whatever its number; a restart goes by the record.
 func TestMappingByHosts(t *testing.T) {
+	t.Parallel()
 	for _, h := range heatsInC {
 		t.Run(h.launcher, func(t *testing.T) {
 			s := newStage(t)
@@ -105,6 +107,7 @@ func fileTargets(t *testing.T, s *demo.Stage, cfg *config.Config, mib ...int64) 
 // TestFormatFails: a rank that cannot format its target tells those who wait for it, which would
 // wait for an hour.
 func TestFormatFails(t *testing.T) {
+	t.Parallel()
 	for _, h := range heatsInC {
 		t.Run(h.launcher, func(t *testing.T) {
 			s := newStage(t)

@@ -90,7 +90,7 @@ func TestPanics(t *testing.T) {
 		t.Run(c.call+" "+c.view, func(t *testing.T) {
 			s := newStage(t)
 			s.Nvmecr = command
-			r := sh(t, s, "exec python3 "+script+" "+c.call, "--size", "256M", "--view", c.view)
+			r := sh(t, s, "exec "+python+" "+script+" "+c.call, "--size", "256M", "--view", c.view)
 			assert.Equal(t, "EIO\nthen EIO\ngoes on\n", r.ok(t))
 			said := lines(r.stderr, "please report it")
 			if assert.Len(t, said, 1, r.stderr) {

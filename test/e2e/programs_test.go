@@ -51,6 +51,7 @@ const heatFiles = "heat.{step}.*"
 // TestKillAndRestart kills a C and a Fortran program under both MPIs with
 // everything around them, and expects them to go on to the same result.
 func TestKillAndRestart(t *testing.T) {
+	t.Parallel()
 	for name, h := range map[string]heat{
 		"C under OpenMPI":       {"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
 		"C under MPICH":         {"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},

@@ -33,6 +33,7 @@ func seeded(t *testing.T) *rand.Rand {
 
 // TestTreeOfLargeFilesWithoutARank: programs that no launcher started write much before, while and after ranks do, with a file open across.
 func TestTreeOfLargeFilesWithoutARank(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program := treeProgram(t, s.Dir, "openmpi")
 	input(t, s, seeded(t), 5<<20+12345)

@@ -113,8 +113,8 @@ func TestDiskFull(t *testing.T) {
 	assert.Contains(t, r.stderr, "No space left on device")
 	size := strings.TrimSpace(sh(t, s, "stat -c %s /nvmecr/big").ok(t))
 	assert.Greater(t, len(size), 7, "the file keeps what it had: %s bytes", size)
-	sh(t, s, "rm /nvmecr/big && echo room > /nvmecr/small").ok(t)
-	assert.Equal(t, "room\n", sh(t, s, "cat /nvmecr/small").ok(t))
+	sh(t, s, "rm /nvmecr/big && echo space > /nvmecr/small").ok(t)
+	assert.Equal(t, "space\n", sh(t, s, "cat /nvmecr/small").ok(t))
 }
 
 // TestRuntimeMissing takes the runtime away: the application hears of it, and

@@ -177,6 +177,7 @@ func TestCopyStaysInside(t *testing.T) {
 	r := call(t, s, "cp", "/", dest)
 	assert.NotEqual(t, 0, r.code)
 	assert.NotContains(t, r.stderr, "\033")
+	assert.Contains(t, r.stderr, dest+"/d has to be a directory, and is a file or a link: remove it")
 	assert.NoFileExists(t, filepath.Join(out, "f"))
 	require.NoError(t, os.Remove(filepath.Join(dest, "d")))
 	call(t, s, "cp", "/", dest).ok(t)

@@ -106,6 +106,7 @@ func TestScriptTouches(t *testing.T) {
 // TestScripts does all of it in one script, with the output of the ranks in the mount while they
 // run, on a target of the run's own and on another one.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:512M")
@@ -134,10 +135,10 @@ func TestScripts(t *testing.T) {
 						"b0\nb1\nb2\nb3\n"+"mine\nr0\nr1\nr2\nr3\n/nvmecr/rank\nmine\n", out)
 					ranksHold(t, s, 2*i, flags[:2]...)
 				}
-				r := call(t, s, append([]string{"cat", "--rank", "solo", "/log"}, flags[:2]...)...)
+				r := call(t, s, append([]string{"cat", "--rank", "singleton", "/log"}, flags[:2]...)...)
 				assert.Equal(t, "begin\nend\nbegin\nend\n", r.ok(t))
 				listing := call(t, s, append([]string{"ls"}, flags[:2]...)...).ok(t)
-				assert.Contains(t, listing, "solo  ")
+				assert.Contains(t, listing, "singleton  ")
 				call(t, s, append([]string{"verify"}, flags[:2]...)...).ok(t)
 				call(t, s, append([]string{"fsck"}, flags[:2]...)...).ok(t)
 				sh(t, s, "cmp /nvmecr/c1 /nvmecr/c1 && cp -r /nvmecr/out out-"+l.mpi+where, flags[:2]...).quiet(t)
@@ -152,6 +153,7 @@ func TestScripts(t *testing.T) {
 // TestScriptAlone: one program, without a launcher or as the only rank, has the whole store to itself as
 // ever, and a place in one that ranks have made.
 func TestScriptAlone(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		for i := 1; i <= 2; i++ {
@@ -171,6 +173,7 @@ func TestScriptAlone(t *testing.T) {
 
 // TestScriptCannotChange: what a rank has is read-only for a script, with one line.
 func TestScriptCannotChange(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	l := launchers(t, s)[0]
 	sh(t, s, l.line(scriptRanks, "/nvmecr/c%"), "--size", "256M").quiet(t)
@@ -183,9 +186,10 @@ func TestScriptCannotChange(t *testing.T) {
 	ranksHold(t, s, 1)
 }
 
-// TestScriptInSmallStore: a store that ranks have made without room for scripts, as earlier versions
+// TestScriptInSmallStore: a store that ranks have made without space for scripts, as earlier versions
 // did, can be read by scripts.
 func TestScriptInSmallStore(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	l := launchers(t, s)[0]
 	sh(t, s, "[ -e /nvmecr/c0 ] || "+l.line(scriptRanks, "/nvmecr/c%"), "--size", "32M").quiet(t)
@@ -213,6 +217,7 @@ func TestScriptTooFull(t *testing.T) {
 
 // TestScriptKilled kills everything while the ranks run, with their output in the mount, and runs it again.
 func TestScriptKilled(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -239,6 +244,7 @@ func TestScriptKilled(t *testing.T) {
 
 // TestAnotherRankHasIt: one line says that another rank has what is missing, and none where nobody has it.
 func TestAnotherRankHasIt(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		flags := []string{"--name", l.mpi, "--size", "256M"}

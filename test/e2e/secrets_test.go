@@ -56,7 +56,9 @@ func TestNoPlaceForTheRun(t *testing.T) {
 	defer os.RemoveAll(base)
 	t.Setenv("TMPDIR", base)
 	s := newStage(t)
-	cmd := exec.Command("unshare", "-m", "sh", "-c", `mount -t tmpfs -o ro none /tmp && exec "$@"`, "sh",
+	// The program may be below /tmp itself.
+	cmd := exec.Command("unshare", "-m", "sh", "-ec", `mount --rbind "$(dirname "$1")" /mnt; mount -t tmpfs none /tmp; mkdir -p "$(dirname "$1")"
+mount --bind /mnt "$(dirname "$1")"; mount -o remount,ro /tmp; exec "$@"`, "sh",
 		s.Nvmecr, "run", "--size", "64M", "--", "echo", "started")
 	cmd.Env, cmd.Dir = s.Environ(), s.Dir
 	out, err := cmd.CombinedOutput()

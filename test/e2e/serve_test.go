@@ -76,6 +76,7 @@ func TestView(t *testing.T) {
 
 // Each rank has its own files in the view, while all of them write.
 func TestViewOfRanks(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	needsView(t, s, otherPrograms)
 	for _, l := range launchers(t, s) {
@@ -177,4 +178,19 @@ func TestStoppedServerOfAnotherRun(t *testing.T) {
 	r := sh(t, s, `ls $NVMECR_EXPORT/self && echo x > /nvmecr/x`, "--name", "other")
 	r.ok(t)
 	assert.NotContains(t, r.stderr, "serve")
+}
+
+// TestNamelessFilesGoOn: a file without a name, as that of a here-document, stays what it is for the program that is executed, and for a child when
+// its parent has ended.
+func TestNamelessFilesGoOn(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	const script = `TMPDIR=/nvmecr bash -c 'printf -v long %090000d 0; wc -c <<< "$long"'
+		bash -c 'exec 3<> /nvmecr/t 4< /nvmecr/t; rm /nvmecr/t; echo one >&3; (while kill -0 $$ 2> /dev/null; do :; done; echo two >&3; cat <&4) &' | cat
+		ls -A /nvmecr`
+	for _, view := range []string{"job", "rank"} {
+		t.Run(view, func(t *testing.T) {
+			assert.Equal(t, "90001\none\ntwo\n", sh(t, s, script, "--view", view, "--name", view, "--size", "64M").ok(t))
+		})
+	}
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,10 +13,49 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// controlGroups has Slurm track processes by control groups, where the machine has those that this Slurm takes without systemd.
+func controlGroups(t *testing.T) (settings []string) {
+	const freezer = "/sys/fs/cgroup/freezer"
+	if !exists(freezer + "/cgroup.procs") {
+		t.Log("The machine has no cgroup v1: processes of jobs are tracked by their parents.")
+		return nil
+	}
+	t.Cleanup(func() {
+		_ = exec.Command("find", freezer, "-mindepth", "1", "-depth", "-type", "d", "-path", freezer+"/slurm_cn*", "-exec", "rmdir", "{}", "+").Run() // Slurm leaves them
+	})
+	return []string{"ProctrackType=proctrack/cgroup"}
+}
+
+// A job may have its nvmecr say what it likes to slurmstepd, which is root's: much, with the sign at the end that it is ready.
+const talkative = `#include <string.h>
+#include <unistd.h>
+static char much[1 << 20];
+__attribute__((constructor)) static void say(int argc, char **argv)
+{
+	if (argc < 3 || strcmp(argv[1], "slurm") || strcmp(argv[2], "step"))
+		return;
+	memset(much, 'x', sizeof much);
+	much[1] = '=';
+	for (int i = 0; i < 32; i++)
+		if (write(1, much, sizeof much) < 0)
+			_exit(1);
+	_exit(write(1, "\0ready", 7) < 0);
+}
+`
+
+// compiled returns the library of a C source.
+func compiled(c *slurmCluster, source string) string {
+	library := filepath.Join(c.Dir, "compiled.so")
+	require.NoError(c.t, os.WriteFile(library+".c", []byte(source), 0o644))
+	out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, library+".c").CombinedOutput()
+	require.NoError(c.t, err, string(out))
+	return library
+}
+
 // Jobs ask for space, and use it, in all the ways that there are.
 func TestSlurmAsked(t *testing.T) {
 	t.Parallel()
-	c := newSlurmCluster(t)
+	c := newSlurmCluster(t, controlGroups(t)...)
 	out, err := c.admin("check")
 	require.NoError(t, err, out)
 	assert.NotContains(t, out, "missing")
@@ -28,6 +68,7 @@ func TestSlurmAsked(t *testing.T) {
 	require.Error(t, err)
 	assert.Contains(t, out, "a number of targets from 1")
 	neverGiven(t, c)
+	neverGivenToOneTask(t, c)
 	for name, tt := range map[string]struct {
 		env     string
 		command string   // options of sbatch, and then the script, or srun
@@ -35,14 +76,16 @@ func TestSlurmAsked(t *testing.T) {
 		fails   bool
 	}{
 		"GRES":          {command: `--gres=nvmf:2|echo "targets: $NVMECR_TARGET"`, want: []string{"targets: .*;.*slurm-j"}},
-		"comment":       {command: `--comment=nvmf:1,capacity=32M|echo "targets: $NVMECR_TARGET"`, want: []string{"targets: [^;]*slurm-j[^;]*\n"}},
+		"comment":       {command: `--job-name="x UserId=root(0) JobState=FAILED" --comment=nvmf:1,capacity=32M|echo "targets: $NVMECR_TARGET"`, want: []string{"targets: [^;]*slurm-j[^;]*\n"}},
 		"nothing":       {command: `--comment=other|echo "targets: $NVMECR_TARGET"`, want: []string{`^targets: \n?$`}},
 		"array":         {command: `--array=1-2 --open-mode=append --comment=nvmf:1,capacity=32M|[ "$NVMECR_NAME" = slurm-j$SLURM_JOB_ID ] && echo its own`, want: []string{`(?s)its own\n.*its own\n`}},
-		"srun":          {command: nodes + two + "|srun ./app --from 0", want: []string{done}},
-		"mpirun":        {command: nodes + two + "|mpirun -n 4 ./app --from 0", want: []string{done}},
+		"srun":          {command: nodes + two + ",copies=rs:1+1|echo $NVMECR_COPIES; srun ./app --from 0", want: []string{`rs:1\+1\n`, done}},
+		"four nodes":    {command: "--nodes=4 --ntasks=8 " + two + "|srun ./app --from 0", want: []string{"8 ranks, from", done}},
+		"mpirun":        {command: nodes + `--checkpoint=nvmf:1,capacity=512M,copies-sync|echo "targets: $NVMECR_TARGET"; mpirun -n 4 ./app --from 0`, want: []string{"targets: .*;.*slurm-j", done}},
 		"nvmecr run":    {command: nodes + two + "|nvmecr run -- srun ./app --from 0", want: []string{done, `at /nvmecr: joined job "slurm-\d+.0.batch"\n`}},
 		"another view":  {command: two + "|nvmecr run --view=rank -- srun ./app", want: []string{`--view=rank: job "slurm-\d+.0.batch" has store`}, fails: true},
 		"srun alone":    {command: "srun " + nodes + two + " ./app --from 0", want: []string{done}},
+		"too much said": {env: "LD_PRELOAD=" + compiled(c, talkative), command: "--checkpoint=nvmf:1,capacity=32M|echo started", want: []string{`^\n?$`}, fails: true},
 		"wrong setting": {env: "NVMECR_VIEW=wrong", command: two + "|echo started", want: []string{"^nvmecr: NVMECR_VIEW: .*\n?$"}, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,12 +112,37 @@ func TestSlurmAsked(t *testing.T) {
 func neverGiven(t *testing.T, c *slurmCluster) {
 	id, err := c.on("ctl", "sbatch", "--parsable", "--checkpoint=nvmf:2,capacity=9T", "--wrap", "true")
 	require.NoError(t, err)
+	c.awaitHeld(id)
+	_, err = c.on("ctl", "scancel", id)
+	require.NoError(t, err)
+}
+
+// neverGivenToOneTask has a task of an array, the one that bears the number of the array, ask for more than all targets have: that one is held, and the other one goes on.
+func neverGivenToOneTask(t *testing.T, c *slurmCluster) {
+	id, err := c.on("ctl", "sbatch", "--parsable", "--hold", "--array=1-2", "--comment=nvmf:2,capacity=9T", "--wrap", "while [ ! -e held ]; do sleep 0.1; done; echo went on")
+	require.NoError(t, err)
+	for _, args := range [][]string{{"update", "JobId=" + id + "_1", "Comment=nvmf:1,capacity=32M"}, {"release", id + "_1"}} {
+		_, err = c.on("ctl", append([]string{"scontrol"}, args...)...)
+		require.NoError(t, err)
+	}
+	eventually(t, func() bool { return c.job(id+"_1", "JobState") == "RUNNING" }, "the first task")
+	_, err = c.on("ctl", "scontrol", "release", id+"_2")
+	require.NoError(t, err)
+	require.Equal(t, id, c.job(id+"_2", "JobId"))
+	c.awaitHeld(id + "_2")
+	assert.Equal(t, "RUNNING", c.job(id+"_1", "JobState"))
+	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "held"), nil, 0o644))
+	says(t, c.Stage, "slurm-"+id+"_1.out", "went on")
+	_, err = c.on("ctl", "scancel", id)
+	require.NoError(t, err)
+}
+
+// awaitHeld waits until a job is held, and why is said with it.
+func (c *slurmCluster) awaitHeld(id string) {
 	var job string
-	eventually(t, func() bool {
+	eventually(c.t, func() bool {
 		job, _ = c.on("ctl", "scontrol", "show", "job", id)
 		return strings.Contains(job, "Reason=job_requeued_in_held_state")
 	}, "a job that is held")
-	assert.Contains(t, job, "AdminComment=nvmecr: 2 targets are wanted, and 0 of 2 can be had")
-	_, err = c.on("ctl", "scancel", id)
-	require.NoError(t, err)
+	assert.Contains(c.t, job, "AdminComment=nvmecr: 2 targets are wanted, and 0 of 2 can be had")
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -25,8 +26,10 @@ import (
 type slurmCluster struct {
 	*demo.Stage
 	*hosts.Network
-	t   *testing.T
-	env []string
+	t          *testing.T
+	env        []string
+	controller *demo.Job
+	targets    map[string]*demo.Job // by host
 }
 
 // slurmConf goes behind what all clusters have in common.
@@ -55,8 +58,8 @@ NodeName=st[1-3] State=DOWN Reason=storage
 PartitionName=main Nodes=cn[1-4] Default=YES State=UP
 `
 
-// newSlurmCluster starts it.
-func newSlurmCluster(t *testing.T) *slurmCluster {
+// newSlurmCluster starts it, with more settings of slurm.conf.
+func newSlurmCluster(t *testing.T, settings ...string) *slurmCluster {
 	for _, program := range []string{"/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/bin/srun", "/usr/include/slurm/spank.h"} {
 		if _, err := os.Stat(program); err != nil {
 			t.Skipf("Slurm is not installed (%s): apt-get install slurmctld slurmd slurm-client libslurm-dev", program)
@@ -64,13 +67,14 @@ func newSlurmCluster(t *testing.T) *slurmCluster {
 	}
 	s := newStage(t)
 	dir := filepath.Join(s.Dir, "slurm")
-	c := &slurmCluster{Stage: s, t: t, env: append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))}
+	env := append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))
+	c := &slurmCluster{Stage: s, t: t, env: slices.Clip(env), targets: make(map[string]*demo.Job)} // tests at once append to it
 	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2", "st3")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o755))
-	c.configure(dir)
+	c.configure(dir, settings)
 	c.serve("st1")
 	c.serve("st2")
-	c.daemon("ctl", "slurmctld", "-D")
+	c.controller = c.daemon("ctl", "slurmctld", "-D")
 	for i := range 4 {
 		c.daemon(fmt.Sprint("cn", i+1), "slurmd", "-D", "-N", fmt.Sprint("cn", i+1))
 	}
@@ -87,7 +91,7 @@ func newSlurmCluster(t *testing.T) *slurmCluster {
 }
 
 // configure writes what an administrator does.
-func (c *slurmCluster) configure(dir string) {
+func (c *slurmCluster) configure(dir string, settings []string) {
 	spool := filepath.Join(dir, "spool")
 	require.NoError(c.t, os.Mkdir(spool, 0o700))
 	plugin := filepath.Join(dir, "nvmecr-spank.so")
@@ -99,10 +103,12 @@ func (c *slurmCluster) configure(dir string) {
 	for i := range 4 {
 		conf += fmt.Sprintf("NodeName=cn%d NodeAddr=%s CPUs=2 RealMemory=500 Gres=nvmf:4\n", i+1, c.Host(fmt.Sprint("cn", i+1)).Address)
 	}
+	conf += strings.Join(settings, "\n") + "\n"
 	hook, err := filepath.Abs("../../slurm/etc/nvmecr-hook.sh")
 	require.NoError(c.t, err)
 	for name, text := range map[string]string{
 		"slurm.conf":     conf,
+		"cgroup.conf":    "CgroupPlugin=cgroup/v1\n", // for who tracks by it
 		"gres.conf":      "NodeName=cn[1-4] Name=nvmf Count=4\n",
 		"topology.conf":  "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st[2-3]\nSwitchName=spine Switches=rack[1-2]\n",
 		"plugstack.conf": "optional " + plugin + " " + c.Nvmecr + "\n",
@@ -128,14 +134,24 @@ func (c *slurmCluster) serve(name string) {
 	h := c.Host(name)
 	job, err := c.Start(h.Root(c.Nvmecr, "target", "--listen", h.Address+":4420", "--admin", filepath.Join(c.Dir, "slurm", name+".sock"), "--pool", "mem:2G"))
 	require.NoError(c.t, err)
+	c.targets[name] = job
 	eventually(c.t, func() bool { return len(job.Stderr.Lines()) > 0 || job.Ended() }, "the target's line")
 	require.False(c.t, job.Ended(), "%v", job.Stderr.Lines())
 }
 
 // daemon starts one on a host, as root.
-func (c *slurmCluster) daemon(host string, argv ...string) {
-	_, err := c.Start(c.Host(host).Root(append([]string{"/usr/sbin/" + argv[0]}, argv[1:]...)...), c.env...)
+func (c *slurmCluster) daemon(host string, argv ...string) *demo.Job {
+	job, err := c.Start(c.Host(host).Root(append([]string{"/usr/sbin/" + argv[0]}, argv[1:]...)...), c.env...)
 	require.NoError(c.t, err)
+	return job
+}
+
+// signal sends a signal to what nsenter has started on a host.
+func (c *slurmCluster) signal(job *demo.Job, s syscall.Signal) {
+	c.t.Helper()
+	pid, err := childOf(job.PID())
+	require.NoError(c.t, err)
+	require.NoError(c.t, syscall.Kill(pid, s))
 }
 
 // on runs a command on a host as the user.
@@ -154,6 +170,13 @@ func (c *slurmCluster) admin(args ...string) (string, error) {
 	require.NoError(c.t, err)
 	err = job.Wait(c.t.Context())
 	return strings.Join(job.Stdout.Lines(), "\n"), err
+}
+
+// stored are the names of the leases, whether targets answer or not.
+func (c *slurmCluster) stored() []string {
+	names, err := filepath.Glob(filepath.Join(c.Dir, "slurm", "spool", "*.lease"))
+	require.NoError(c.t, err)
+	return names
 }
 
 type lease struct {
@@ -181,13 +204,25 @@ func (c *slurmCluster) lease(name string) lease {
 func (c *slurmCluster) job(id, field string) string {
 	out, err := c.on("ctl", "scontrol", "-o", "show", "job", id)
 	require.NoError(c.t, err)
-	m := regexp.MustCompile(` ` + field + `=(\S*)`).FindStringSubmatch(out)
+	m := regexp.MustCompile(`(?:^| )` + field + `=(\S*)`).FindStringSubmatch(out)
 	require.NotNil(c.t, m, out)
 	return m[1]
 }
 
 // batchHost is where a job's script is.
 func (c *slurmCluster) batchHost(id string) *hosts.Host { return c.Host(c.job(id, "BatchHost")) }
+
+// checkPage runs `nvmecr check` on a node, as a page says, and expects what the page says of it.
+func (c *slurmCluster) checkPage(page string) {
+	text, err := os.ReadFile("../../docs/" + page)
+	require.NoError(c.t, err)
+	require.Contains(c.t, string(text), "\n       $ nvmecr check\n\n   Every line begins with `ok`, or names ")
+	out, err := c.on("cn1", "nvmecr", "check")
+	require.NoError(c.t, err, out)
+	for line := range strings.Lines(out) {
+		assert.Regexp(c.t, `^(ok |poor .*: .)`, line)
+	}
+}
 
 // submitPage submits a script that is indented on a page, as the page says, and returns the job's number.
 func (c *slurmCluster) submitPage(page, script string, env ...string) string {
@@ -214,6 +249,7 @@ func (c *slurmCluster) log() string {
 func TestSlurmNodeLost(t *testing.T) {
 	t.Parallel()
 	c := newSlurmCluster(t)
+	c.checkPage("quickstart-cluster.md")
 	id := c.submitPage("quickstart-cluster.md", "cluster.sbatch", "APP_STAYS=600")
 	eventually(t, func() bool {
 		out, _ := os.ReadFile(filepath.Join(c.Dir, "cluster.out"))

@@ -31,6 +31,7 @@ check("written", space()[0] > 230 and space()[1] < 200 and 40 < space()[2] < 60)
 
 // TestSpaceOfTheTree: all processes are told of the whole store, and of what they can write themselves.
 func TestSpaceOfTheTree(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	script := "set -e; " + strings.Join(demo.MPIRun("mpirun.openmpi", 2, "python3", "-c", `"$RANK"`), " ") + `
 df -m --output=size,avail,used /nvmecr | tail -1
@@ -52,6 +53,7 @@ func TestTreeNeedsSharedTargets(t *testing.T) {
 
 // TestSpaceOfRanksThatAreNoMore: ranks of a larger job have the space of files that others have removed since the last job, and all that is left is there.
 func TestSpaceOfRanksThatAreNoMore(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	run := func(ranks int, line string) {
 		mpirun := strings.Join(demo.MPIRun("mpirun.openmpi", ranks, "sh", "-c", `"$LINE"`), " ")

@@ -59,6 +59,7 @@ func TestSummary(t *testing.T) {
 // TestSummaryOfRanks: the newest checkpoint is one that all ranks have, by one name or
 // with their numbers in it.
 func TestSummaryOfRanks(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
 		t.Skip("OpenMPI (mpirun.openmpi) is not installed: make deps")
 	}
@@ -139,5 +140,5 @@ print(n, os.statvfs("/nvmecr").f_ffree, os.statvfs("/nvmecr").f_files - n, os.st
 	require.Len(t, out, 4, r.stdout)
 	assert.NotEqual(t, "5000", out[0])
 	assert.Equal(t, []string{"0", "1", "True"}, out[1:], "f_ffree, the root directory, and there is space")
-	assert.Equal(t, 1, strings.Count(r.stderr, "there is no room for another name"), r.stderr)
+	assert.Equal(t, 1, strings.Count(r.stderr, "there is no space for another name"), r.stderr)
 }

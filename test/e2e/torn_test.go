@@ -20,11 +20,8 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// tornTimeout is the --timeout of the runs: what is gone is an error after it.
-const tornTimeout = "3s"
-
 // tornTargets is where --target begins in the flags of the runs.
-const tornTargets = 5
+const tornTargets = 3
 
 // A torn is a store with a tree, ranks that write to it, and what they have been promised.
 type torn struct {
@@ -50,24 +47,28 @@ type aKill struct {
 	said string
 	// goesOn says that the rest of the job's script finds all there is.
 	goesOn bool
+	// timeout is that of the run: what is gone is an error after it.
+	timeout time.Duration
 }
 
+var theIndex = aKill{"the index", (*torn).killIndex, "and is started again", true, hang}
+
 var kills = []aKill{
-	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(s.size)]) }, "", true},
-	{"all ranks", func(s *torn, _ *demo.Job) { s.kill(s.ranks()...) }, "", true},
-	{"the index", (*torn).killIndex, "and is started again", true},
-	{"all of it", func(s *torn, run *demo.Job) { s.kill(append(proc.Descendants(run.PID()), run.PID())...) }, "", false},
-	{"the target", func(s *torn, _ *demo.Job) { s.kill(s.processes("target")...) }, "Input/output error", false},
+	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(s.size)]) }, "", true, hang},
+	{"all ranks", func(s *torn, _ *demo.Job) { s.kill(s.ranks()...) }, "", true, hang},
+	theIndex,
+	{"all of it", func(s *torn, run *demo.Job) { s.kill(append(proc.Descendants(run.PID()), run.PID())...) }, "", false, hang},
+	{"the target", func(s *torn, _ *demo.Job) { s.kill(s.processes("target")...) }, "Input/output error", false, 3 * time.Second},
 }
 
 // TestIndexKilledFarAway: ranks of another host go on with the index that takes the place of one that was killed.
 func TestIndexKilledFarAway(t *testing.T) {
+	t.Parallel()
 	s := newTorn(t, "mpich", "127.0.0.1")
 	s.agent = otherhost(t, s.Stage)
 	s.flags[len(s.flags)-1] = strings.Replace(s.flags[len(s.flags)-1], "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
-	k := aKill{"the index", (*torn).killIndex, "and is started again", true}
-	s.tear(k)
-	s.check(k)
+	s.tear(theIndex)
+	s.check(theIndex)
 }
 
 // killIndex kills the index some times, and the ranks when they have gone on behind that.
@@ -82,6 +83,7 @@ func (s *torn) killIndex(run *demo.Job) {
 // TestTreeKilled kills ranks, the index, the target and all of them at random moments. What had returned is there then, for
 // ranks of another number, for who is no rank, and from outside.
 func TestTreeKilled(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ mpi, address string }{{"mpich", ""}, {"openmpi", awayAddress()}} {
 		t.Run(c.mpi, func(t *testing.T) {
 			s := newTorn(t, c.mpi, c.address)
@@ -95,6 +97,7 @@ func TestTreeKilled(t *testing.T) {
 
 // TestTreeKilledOnTwoTargets goes on with fewer and with more ranks after each kill, which have their partitions on two targets.
 func TestTreeKilledOnTwoTargets(t *testing.T) {
+	t.Parallel()
 	s := newTorn(t, "mpich", "127.0.0.1")
 	_, second := serve(t, s.Stage, "--listen", "127.0.0.1:0", "--namespace", "mem:1G")
 	s.flags = append(s.flags, "--target", second)
@@ -115,7 +118,7 @@ func newTorn(t *testing.T, mpi, address string) *torn {
 	s := &torn{Stage: newStage(t), t: t, random: rand.New(rand.NewPCG(seed, 0)), mpi: "mpirun." + mpi, size: 3, program: program}
 	s.logs = filepath.Join(s.Dir, "logs")
 	require.NoError(t, os.Mkdir(s.logs, 0o700))
-	s.flags = []string{"--name", "torn", "--view=job", "--timeout", tornTimeout}
+	s.flags = []string{"--name", "torn", "--view=job"}
 	if address != "" {
 		namespace := "file:" + filepath.Join(s.Dir, "image") + "?size=1G"
 		job, id := serve(t, s.Stage, "--listen", address+":0", "--namespace", namespace)
@@ -128,9 +131,9 @@ func newTorn(t *testing.T, mpi, address string) *torn {
 // tear starts ranks that write, and kills.
 func (s *torn) tear(k aKill) {
 	s.round++
-	line := strings.Join(s.launch("env", "ROUND="+strconv.Itoa(s.round), "python3", s.program, "write", "/nvmecr/d", s.logs), " ")
-	script := line + `; echo "ended with $?"; exec python3 ` + s.program + " check /nvmecr/d " + s.logs
-	argv := append(append([]string{s.Nvmecr, "run"}, s.flags...), "--", "sh", "-c", script)
+	line := strings.Join(s.launch("env", "ROUND="+strconv.Itoa(s.round), python, s.program, "write", "/nvmecr/d", s.logs), " ")
+	script := line + `; echo "ended with $?"; exec ` + python + ` ` + s.program + " check /nvmecr/d " + s.logs
+	argv := append(append([]string{s.Nvmecr, "run", "--timeout", k.timeout.String()}, s.flags...), "--", "sh", "-c", script)
 	run, err := s.Start(argv, "STAGE="+s.Dir)
 	require.NoError(s.t, err)
 	s.await(run, 1+s.random.IntN(60))
@@ -159,7 +162,7 @@ func (s *torn) launch(argv ...string) []string {
 
 // await waits until each rank has so many promises.
 func (s *torn) await(run *demo.Job, least int) {
-	for deadline := time.Now().Add(hang); s.progress() < least; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(hang); s.progress() < least; time.Sleep(10 * time.Millisecond) {
 		if run.Ended() || time.Now().After(deadline) {
 			s.t.Fatalf("there is no progress: %v: %s", run.Wait(s.t.Context()), run.Stderr.Tail(20))
 		}
@@ -167,7 +170,7 @@ func (s *torn) await(run *demo.Job, least int) {
 }
 
 func (s *torn) wait(run *demo.Job) error {
-	for deadline := time.Now().Add(hang); !run.Ended(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(hang); !run.Ended(); time.Sleep(10 * time.Millisecond) {
 		require.False(s.t, time.Now().After(deadline), "it hangs: %s", run.Stderr.Tail(20))
 	}
 	return run.Wait(s.t.Context())
@@ -178,7 +181,7 @@ func (s *torn) check(k aKill) {
 	if s.target != nil && s.target.Ended() {
 		s.target, _ = serve(s.t, s.Stage, s.again...)
 	}
-	look := []string{"python3", s.program, "check", "/nvmecr/d", s.logs}
+	look := []string{python, s.program, "check", "/nvmecr/d", s.logs}
 	n := []int{1, 2, 5}[s.random.IntN(3)]
 	for who, argv := range map[string][]string{"no rank": look, fmt.Sprintf("%d ranks", n): demo.MPIRun(s.mpi, n, look...)} {
 		r := call(s.t, s.Stage, append(append(append([]string{"run"}, s.flags...), "--"), argv...)...)
@@ -193,7 +196,7 @@ func (s *torn) check(k aKill) {
 		r := call(s.t, s.Stage, append(append(argv[:1:1], where...), argv[1:]...)...)
 		require.Equal(s.t, 0, r.code, "%s, %v: %s%s", k.name, argv, r.stdout, r.stderr)
 	}
-	local, err := s.Start([]string{"python3", s.program, "check", out, s.logs})
+	local, err := s.Start([]string{python, s.program, "check", out, s.logs})
 	require.NoError(s.t, err)
 	require.NoError(s.t, s.wait(local), "%s: from outside", k.name)
 }
@@ -252,6 +255,7 @@ func (s *torn) kill(pids ...int) {
 
 // TestCheckOfTree: fsck tells of what ranks have of files that are gone, while no rank is there to remove it, and removes it.
 func TestCheckOfTree(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program := treeProgram(t, s.Dir, "mpich")
 	_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
@@ -274,7 +278,7 @@ func TestTreeOpenFiles(t *testing.T) {
 	require.NoError(t, err)
 	for _, how := range []string{"unlinked", "renamed", "yielded"} {
 		t.Run(how, func(t *testing.T) {
-			r := call(t, s, "run", "--view=job", "--", "env", "PMI_RANK=0", "PMI_SIZE=2", "python3", program, how, "/nvmecr")
+			r := call(t, s, "run", "--view=job", "--", "env", "PMI_RANK=0", "PMI_SIZE=2", python, program, how, "/nvmecr")
 			r.ok(t)
 			assert.NotContains(t, r.stderr, "cannot be used any more")
 		})

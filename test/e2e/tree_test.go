@@ -40,6 +40,7 @@ func ranks(t *testing.T, s *demo.Stage, mpi string, n int, program string, args 
 
 // TestTree: ranks have one tree, and a later run of any number of ranks has it, too.
 func TestTree(t *testing.T) {
+	t.Parallel()
 	for _, mpi := range []string{"openmpi", "mpich"} {
 		t.Run(mpi, func(t *testing.T) {
 			s := newStage(t)
@@ -54,6 +55,7 @@ func TestTree(t *testing.T) {
 
 // TestTreeMappedByRanks: what ranks write to one mapped file is all there, also where they share pages.
 func TestTreeMappedByRanks(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program := mpiProgram(t, s.Dir, "openmpi", "mapped")
 	for range 2 {
@@ -63,6 +65,7 @@ func TestTreeMappedByRanks(t *testing.T) {
 
 // TestTreeOfScripts: a job script and the programs that it starts have one tree.
 func TestTreeOfScripts(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program := treeProgram(t, s.Dir, "openmpi")
 	line := strings.Join(demo.MPIRun("mpirun.openmpi", 3, program, "/nvmecr/run", "write"), " ")
@@ -75,6 +78,7 @@ cat /nvmecr/run/in/file; cp /nvmecr/run/shared /nvmecr/run/copy; cmp /nvmecr/run
 
 // TestTreeFromOutside: commands show the tree, and only a store that has one is opened as one.
 func TestTreeFromOutside(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program := treeProgram(t, s.Dir, "openmpi")
 	require.Equal(t, "ok\n", ranks(t, s, "openmpi", 3, program, "/nvmecr", "write").ok(t))
@@ -101,13 +105,13 @@ func TestPartitionsOfATree(t *testing.T) {
 	sh(t, s, `mkdir /nvmecr/d; for r in 0 1; do PMI_RANK=$r PMI_SIZE=2 sh -c 'echo "what rank $PMI_RANK wrote" > /nvmecr/d/f$PMI_RANK'; done`, "--view=job", "--size", "64M").ok(t)
 	assert.NotContains(t, call(t, s, "ls").ok(t), "RANK")
 	assert.True(t, strings.HasPrefix(call(t, s, "stat", "/d/f1").ok(t), "/d/f1\n"))
-	for _, name := range []string{"index", "solo"} {
+	for _, name := range []string{"index", "singleton"} {
 		assert.Contains(t, call(t, s, "ls", "--rank", name).ok(t), "index  drwxr-xr-x")
 	}
 	for _, command := range []string{"stat", "verify", "fsck"} {
 		out := call(t, s, command).ok(t)
 		assert.Contains(t, out, "\nindex", command)
-		assert.NotContains(t, out, "solo", command)
+		assert.NotContains(t, out, "singleton", command)
 	}
 	call(t, s, "cat", "--rank", "1", "/d/f1").refused(t, "rank 1", "leave --rank out")
 
@@ -124,6 +128,7 @@ func TestPartitionsOfATree(t *testing.T) {
 // TestTreeOnOtherHosts: ranks on another host reach the index by TCP, together with the script on this one; only with the secret of
 // the run.
 func TestTreeOnOtherHosts(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	agent := otherhost(t, s)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
@@ -165,6 +170,7 @@ const nodeScript = `for r in $0; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r TORCHELAS
 // TestRunOnEachNode: runs with one id of a job, their own or that of the step in which Slurm starts them, are one run of the
 // store, on one host or on several.
 func TestRunOnEachNode(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	agent := otherhost(t, s)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")

@@ -35,7 +35,7 @@ func (w *work) refuses(t *testing.T, what string, steps []step) (n int) {
 // TestNoSpace fills the data blocks with writes, appends and overwrites of
 // random sizes, with connections lost now and then. An operation that does not
 // fit says ENOSPC, everything else goes on, also what needs no block; deleting
-// makes room.
+// makes space.
 func TestNoSpace(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	for _, s := range someShapes() {
@@ -92,7 +92,7 @@ func TestNoSpace(t *testing.T) {
 	}
 }
 
-// TestNoInodes fills the room that a state checkpoint has for names and inodes,
+// TestNoInodes fills the space that a state checkpoint has for names and inodes,
 // with connections lost now and then.
 func TestNoInodes(t *testing.T) {
 	s := shapes[0]

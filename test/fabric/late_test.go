@@ -20,11 +20,11 @@ func TestLate(t *testing.T) {
 		seen := lengthOf(t, s)[wiretest.ToTarget]
 		for i, landing := range []int{4, 2 + crashing, 3 + crashing, atTheEnd, afterACrash} {
 			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
-				landed, most := 0, 2
+				landed, limit := 0, 2
 				if landing > crashing && landing < atTheEnd {
-					most = 9 // short ones
+					limit = 9 // short ones
 				}
-				runs := sweep(t, 7*i, some(most), seen, func(n int) bool {
+				runs := sweep(t, 7*i, some(limit), seen, func(n int) bool {
 					struck, l := landLate(t, s, n, landing)
 					landed += l
 					return struck
@@ -104,13 +104,13 @@ func TestLateMount(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
 				// It begins to write at about PDU 29.
-				landed, skip, most := 0, 28, 2
+				landed, skip, limit := 0, 28, 2
 				if *all {
 					skip = 0
 				} else if i == 0 {
-					most = 9
+					limit = 9
 				}
-				runs := sweep(t, i, some(most), 9, func(n int) bool {
+				runs := sweep(t, i, some(limit), 9, func(n int) bool {
 					struck, l := landMount(t, s, skip+n, landing)
 					landed += l
 					return struck

@@ -41,10 +41,10 @@ var faults = []fault{
 
 // sweep calls run for n = 1, 2, 3, ... until it returns false, or for a sample
 // of about most of the seen that there are.
-func sweep(t *testing.T, first, most, seen int, run func(n int) bool) (runs int) {
+func sweep(t *testing.T, first, limit, seen int, run func(n int) bool) (runs int) {
 	stride := 1
 	if !*all {
-		stride = max(1, seen/most)
+		stride = max(1, seen/limit)
 	}
 	for n := 1 + first%stride; (*all || n <= seen) && run(n); n += stride {
 		if runs++; t.Failed() {

@@ -8,6 +8,8 @@
 //	   n1               n2               n3          links that Cut and Join set down and up
 //	   +---------- bridge, in a network namespace of its own
 //
+// Limit gives a host a link with a rate and a delay in the place of one that is as fast as the machine.
+//
 // A host is as alive as its first process: Kill ends that, and with it the kernel ends all others of the host. The first process
 // ends by itself when the test's process does, however that happens, so nothing is left behind.
 //

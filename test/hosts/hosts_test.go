@@ -1,10 +1,14 @@
 package hosts
 
 import (
+	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,4 +77,49 @@ while True:
 	assert.Equal(t, was[:2], again[:2])
 	assert.NotEqual(t, was[2], again[2], "boot id")
 	assert.Equal(t, "0", again[4], "/tmp is new")
+}
+
+// A link with a rate and a delay is no faster than they say.
+func TestLimit(t *testing.T) {
+	dir, err := os.MkdirTemp("", "hosts-")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	n := New(t, dir, "n1", "n2")
+	const bytes, rate, delay = 1 << 20, 100e6, 5 * time.Millisecond
+	n.Host("n1").Limit(rate, delay)
+	echo := exec.Command(n.Host("n2").Root("python3")[0], n.Host("n2").Root("python3", "-c", `
+import socket
+listener = socket.create_server(("", 7))
+print("ready", flush=True)
+one, _ = listener.accept()
+one.sendall(one.recv(1))
+while one.recv(65536):
+    pass
+`)[1:]...)
+	ready, err := echo.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, echo.Start())
+	t.Cleanup(func() { _ = echo.Wait() })
+	_, err = bufio.NewReader(ready).ReadString('\n')
+	require.NoError(t, err)
+	out, err := output(n.Host("n1").Root("python3", "-c", `
+import socket, sys, time
+one = socket.create_connection(("n2", 7))
+begin = time.monotonic()
+one.sendall(b"x")
+one.recv(1)
+print(time.monotonic() - begin)
+begin = time.monotonic()
+one.sendall(bytes(int(sys.argv[1])))
+one.shutdown(socket.SHUT_WR)
+one.recv(1)
+print(time.monotonic() - begin)
+`, strconv.Itoa(bytes)))
+	require.NoError(t, err, out)
+	var roundTrip, transfer float64
+	_, err = fmt.Sscan(out, &roundTrip, &transfer)
+	require.NoError(t, err, out)
+	assert.GreaterOrEqual(t, roundTrip, (2 * delay).Seconds())
+	assert.GreaterOrEqual(t, transfer, 8*bytes/rate)
+	t.Logf("round trip %.2f ms, %.1f Mbit/s", roundTrip*1e3, 8*bytes/transfer/1e6)
 }

@@ -5,7 +5,7 @@
 // system fail: which one is looked for, and printed. Those faults are of a scheme
 // whose tests are random in part.
 //
-// All other packages have a list of edits (list_test.go, trees_test.go): a fault is a piece of source
+// All other packages have lists of edits (list_test.go says which): a fault is a piece of source
 // that is compiled otherwise, so that nothing of it is in the program, and names
 // the quick tests of which one has to fail. `make mutants` tries them all; `make test`
 // looks whether the list is of the code and the tests that there are.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"regexp"
@@ -44,6 +45,9 @@ var (
 // inTrees is what is done besides where all ranks have one tree.
 var inTrees = []injection{{"indexes killed", 4, (*chaos).killIndex}}
 
+// onMirrors is what is done besides where another target has all, too.
+var onMirrors = []injection{{"mirrored targets lost for good, and replaced", 4, (*chaos).loseTarget}}
+
 // chaos strikes one job.
 type chaos struct {
 	*testbed
@@ -61,6 +65,9 @@ func (c *chaos) inject() {
 	}
 	if c.tree {
 		injections = append(injections[:len(injections):len(injections)], inTrees...)
+	}
+	if c.mirrors() {
+		injections = append(injections[:len(injections):len(injections)], onMirrors...)
 	}
 	total := 0
 	for _, b := range injections {
@@ -172,7 +179,19 @@ func (c *chaos) killIndex() (killed int) {
 	return killed
 }
 
-func (c *chaos) killTarget() int {
+func (c *chaos) killTarget() int { return c.replaceTarget(func() error { return nil }) }
+
+// loseTarget has a target come back with nothing. It is away for a shorter or a longer time than ranks wait for it.
+func (c *chaos) loseTarget() int {
+	image, longer := c.image, between(c.random, 0, c.timeout/2)
+	return c.replaceTarget(func() error {
+		time.Sleep(longer)
+		return os.Remove(image)
+	})
+}
+
+// replaceTarget kills the target, and starts it again behind before.
+func (c *chaos) replaceTarget(before func() error) int {
 	if !c.mu.TryLock() {
 		return 0 // it is away already
 	}
@@ -187,7 +206,7 @@ func (c *chaos) killTarget() int {
 		defer end()
 		_ = c.target.Wait(context.Background()) // it was killed
 		time.Sleep(d)
-		if err := c.serve(); err != nil {
+		if err := errors.Join(before(), c.serve()); err != nil {
 			c.errs <- err
 		}
 		c.tally.note("the target is back")

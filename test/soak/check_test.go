@@ -166,3 +166,64 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 		}
 	}
 }
+
+// The judge of what ranks have in common finds what is wrong.
+func TestJudgeShared(t *testing.T) {
+	const off = 10007
+	bytes := func(version uint32) []byte {
+		b := make([]byte, cellSize)
+		source{common, version}.fill(b, off)
+		return b
+	}
+	mixed := append(bytes(3)[:100], bytes(4)[100:]...)
+	c := cell{known: 3, low: 4, high: 5}
+	assert.Equal(t, -1, c.wrong(mixed, off))
+	assert.Equal(t, -1, cell{known: 7, zero: true}.wrong(make([]byte, cellSize), off))
+	assert.Equal(t, -1, cell{low: 1}.wrong(make([]byte, cellSize), off))
+	assert.Equal(t, 100, cell{known: 3, low: 1}.wrong(mixed, off))
+	assert.GreaterOrEqual(t, c.wrong(make([]byte, cellSize), off), 0)
+	assert.GreaterOrEqual(t, c.wrong(bytes(6), off), 0)
+
+	payload := make([]byte, 10)
+	source{common, 7 + 2}.fill(payload, 0)
+	record := "<00000007 00000002 0000000a>" + string(payload)
+	torn := record[:len(record)-1]
+	assert.Equal(t, map[string]int{"00000007 00000002": 2}, countRecords([]byte("\x00\x00<"+record+torn+"<<00000007"+record)))
+	assert.Empty(t, countRecords([]byte(torn)))
+	assert.Equal(t, map[string]int{"a": 2, "b": 1}, countLines([]byte("a\nb\na\n")))
+}
+
+// TestPromises: a listing that promises less than the one before is noticed, but for what was lost since.
+func TestPromises(t *testing.T) {
+	whole := func(name string) listed { return listed{Name: name, Complete: true, Protected: true} }
+	shards := func(name string, spare int) listed {
+		return listed{Name: name, Complete: true, Shards: &struct{ Spare int }{spare}}
+	}
+	for _, c := range []struct {
+		name   string
+		before promises
+		lost   int
+		now    []listed
+		want   promises
+		broken bool
+	}{
+		{"the first listing", nil, 0, []listed{whole("1"), {Name: "2", Complete: true}, {Name: "3"}, shards("4", 2), shards("5", -1)}, promises{1: 1, 2: 0, 3: -1, 4: 2, 5: 0}, false},
+		{"a copy is lost", promises{1: 1}, 1, []listed{{Name: "1", Complete: true}}, promises{1: 0}, false},
+		{"a copy has gone, and no target", promises{1: 1}, 0, []listed{{Name: "1", Complete: true}}, promises{1: 0}, true},
+		{"more than it bears", promises{1: 1}, 2, []listed{{Name: "1"}}, promises{1: -1}, false},
+		{"no more than it bears", promises{1: 1}, 1, []listed{{Name: "1"}}, promises{1: -1}, true},
+		{"it is listed no more", promises{4: 2}, 2, nil, promises{}, true},
+		{"the better one of two of that name counts", promises{4: 2}, 1, []listed{shards("4", 1), {Name: "4"}}, promises{4: 1}, false},
+		{"it was removed", promises{0: 1, 1: 1}, 0, []listed{whole("1"), whole("0")}, promises{1: 1}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range c.lost {
+				c.before.lose()
+			}
+			got, err := c.before.next(c.now, 0)
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, c.broken, err != nil, "%v", err)
+		})
+	}
+	assert.Equal(t, 2, promises{1: 0, 2: 0, 3: -1}.newest())
+}

@@ -32,6 +32,19 @@
 // launchers: OpenMPI, MPICH, and a shell script that starts killed ranks
 // again. Ranks keep their partitions from round to round.
 //
+// # Mirrors
+//
+// With -mirrors the testbed has two targets that mirror one another (--copies-sync). In each round all faults are done to one of
+// them, which comes back empty, too, in the middle of a job, of a copy, of a start. No call may fail for that, and no acknowledged byte may be lost. Between rounds
+// a run copies what that target lacks, and `nvmecr checkpoints` must say that all is on two targets: then either one may be struck.
+//
+// # Copies
+//
+// With -copies stores have copies in the background, whole ones or shards, on two to four targets (copies.go). A job writes checkpoints (testdata/checkpoints.sh). Targets are killed or
+// stopped while it starts, writes, copies or rests: as many as a protected checkpoint survives, or one more. Then the job reads, writes, ends or is killed. The targets come back,
+// most of them empty, and what restores is killed, or loses another target. Whatever `nvmecr checkpoints` has listed is a promise (promises.go): so many more targets may be lost.
+// Later listings must say no less, and all that is listed as complete must have its bytes: in the running job, and after `nvmecr rebuild`. Then the newest is protected again.
+//
 // # One tree
 //
 // With -tree all ranks have one tree (--view=job), and each actor is played by one rank after the other, whichever has its journal locked: a
@@ -39,4 +52,7 @@
 // reads its directory back first. How many ranks a job has differs. Each write is synced: of others it is not promised that they
 // replace what was there. The process that has the index is killed, too, and the
 // next round begins behind a look at all files by a job without ranks.
+//
+// Besides, all ranks write to files in common (testdata/shared.h): one by cells, which are cut off and punched, too, and a log to which all append; shells
+// append to another one. Whoever reads a cell judges it; shared.go judges copies.
 package main

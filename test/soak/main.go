@@ -18,7 +18,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-//go:embed testdata/rank.c testdata/operations.h testdata/ranks.sh
+//go:embed testdata/rank.c testdata/operations.h testdata/shared.h testdata/ranks.sh testdata/checkpoints.sh
 var sources embed.FS
 
 func main() {
@@ -30,6 +30,8 @@ func main() {
 	flag.DurationVar(&o.round, "round", 8*time.Second, "how long a round is, on average")
 	flag.StringVar(&o.size, "size", "", "of the namespaces; one of several by default")
 	flag.BoolVar(&o.tree, "tree", false, "one tree for all ranks (--view=job), which take turns at its files")
+	flag.BoolVar(&o.mirrors, "mirrors", false, "two targets that mirror one another (--copies-sync): one of them is lost for good, too")
+	flag.BoolVar(&o.copies, "copies", false, "stores whose checkpoints are copied to other targets (--copies), which are lost for good")
 	flag.Parse()
 	o.long = time.Duration(*minutes * float64(time.Minute))
 	o.keep = true
@@ -40,14 +42,16 @@ func main() {
 }
 
 type options struct {
-	nvmecr string
-	long   time.Duration
-	round  time.Duration
-	seed   uint64
-	ranks  int
-	size   string
-	tree   bool // all ranks have one
-	keep   bool // the evidence of a failure
+	nvmecr  string
+	long    time.Duration
+	round   time.Duration
+	seed    uint64
+	ranks   int
+	size    string
+	tree    bool // all ranks have one
+	mirrors bool // two targets that mirror one another
+	copies  bool // stores with copies made in the background
+	keep    bool // the evidence of a failure
 }
 
 // soak plays rounds for that long and prints the table on out.
@@ -68,7 +72,11 @@ func soak(out io.Writer, o options) (err error) {
 	}
 	defer log.Close()
 	t := newTally(log)
-	err = rounds(out, stage, t, o)
+	if o.copies {
+		err = copyRounds(out, stage, t, o)
+	} else {
+		err = rounds(out, stage, t, o)
+	}
 	if left := stage.Processes(); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("processes were left behind: %v", left))
 	}
@@ -96,6 +104,9 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		if o.size != "" {
 			return o.size
 		}
+		if o.mirrors { // half of it
+			return []string{"512M", "8G"}[oneIf(o.tree)]
+		}
 		if o.tree { // a job of one rank has a 16th, and no write is to be cut short; where the index is full, a close fails
 			return []string{"2G", "4G"}[random.IntN(2)]
 		}
@@ -105,13 +116,16 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 	embedded := newTestbed(stage, t, "embedded", size(), o.ranks)
 	external.tree, embedded.tree = o.tree, o.tree
 	testbeds := []*testbed{external, embedded, external}
-	if err := external.external(); err != nil {
-		return err
+	if o.mirrors {
+		testbeds = testbeds[:1]
 	}
 	defer func() {
 		external.close()
 		err = errors.Join(err, external.end())
 	}()
+	if err := external.external(1 + oneIf(o.mirrors)); err != nil {
+		return err
+	}
 	fmt.Fprintf(out, "Stores of %s and %s; launchers %v.\n", external.size, embedded.size, launchers)
 
 	number := 0
@@ -143,12 +157,25 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 	return nil
 }
 
+func oneIf(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// unpack writes the programs of the jobs to a directory.
+func unpack(dir string) error {
+	files, err := fs.Sub(sources, "testdata")
+	if err != nil {
+		return err
+	}
+	return os.CopyFS(dir, files)
+}
+
 // build compiles the rank for each launcher that is installed.
 func build(dir string) (programs map[string]string, launchers []string, err error) {
-	files, err := fs.Sub(sources, "testdata")
-	if err == nil {
-		err = os.CopyFS(dir, files)
-	}
+	err = unpack(dir)
 	source := filepath.Join(dir, "rank.c")
 	programs = map[string]string{}
 	for _, c := range []struct{ launcher, compiler, flag string }{

@@ -48,7 +48,12 @@ func (r *round) play(long time.Duration) error {
 		return err
 	}
 	r.tally.add(&r.tally.Rounds, 1)
-	if r.timeout = patient; r.relay != nil && !r.tree && r.random.IntN(4) == 0 { // the index that gives up does so for all
+	if r.mirrors() && r.number > 1 {
+		if err := r.level(); err != nil {
+			return err
+		}
+	}
+	if r.timeout = r.patience(); r.relay != nil && !r.tree && !r.mirrors() && r.random.IntN(4) == 0 { // the index that gives up does so for all
 		r.timeout = impatient
 	}
 	r.faults.short = r.timeout == impatient
@@ -57,6 +62,21 @@ func (r *round) play(long time.Duration) error {
 		err = r.chaos(job, long)
 	}
 	return errors.Join(err, r.check())
+}
+
+// level has a run copy what one of two targets lacks. From then on the other one may be lost.
+func (r *round) level() error {
+	if err := r.alone("true"); err != nil {
+		return fmt.Errorf("copying to a target what its mirror has: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	said, err := r.command(ctx, "checkpoints").CombinedOutput()
+	if err != nil || !bytes.Contains(said, []byte("mirrored: all of the store is on two targets")) {
+		return fmt.Errorf("the targets are not mirrors of one another: %w\n%s", errors.Join(ctx.Err(), err), said)
+	}
+	r.server = r.servers[r.random.IntN(len(r.servers))]
+	return nil
 }
 
 func (r *round) start() (*run, error) {
@@ -76,7 +96,10 @@ func (r *round) start() (*run, error) {
 	var err error
 	env := []string{tagName + "=" + j.tag}
 	if r.tree {
-		env = append(env, fmt.Sprintf("SOAK_TREE=%d", r.ranks))
+		env = append(env, fmt.Sprintf("SOAK_TREE=%d", r.ranks), "SOAK_SHARED="+r.sharedDir())
+		if err := os.MkdirAll(r.sharedDir(), 0o700); err != nil {
+			return nil, err
+		}
 	}
 	j.Job, err = r.stage.Start(r.run(args...), env...)
 	return j, err
@@ -281,7 +304,10 @@ func (r *round) compare(c *checker, dest, who string) error {
 		}
 		r.tally.add(&r.tally.Outside, n)
 	}
-	return nil
+	if !r.tree {
+		return nil
+	}
+	return r.judgeShared(dest, who)
 }
 
 // alone runs a command as a job without ranks.
@@ -343,7 +369,7 @@ func (r *round) last() error {
 	if err := os.WriteFile(filepath.Join(r.dir, "stop"), nil, 0o600); err != nil {
 		return err
 	}
-	r.timeout = patient
+	r.timeout = r.patience()
 	job, err := r.start()
 	if err == nil {
 		err = r.stop(job)

@@ -22,6 +22,7 @@ type tally struct {
 	Operations, Full, Errors        int64
 	Written, Read                   int64 // bytes
 	Verified, Outside               int64 // bytes
+	Records                         int64 // of files that several have appended to
 	Marks                           int64 // of complete and torn files
 	Checks                          int64 // of fsck and verify
 
@@ -87,6 +88,7 @@ func (t *tally) print(out io.Writer, took time.Duration) {
 	fmt.Fprintln(w, "Verified:")
 	size("read back by restarted ranks", t.Verified)
 	size("read from outside", t.Outside)
+	line("records of files that several append to", t.Records)
 	line("marks of complete and of torn files", t.Marks)
 	line("runs of fsck and verify", t.Checks)
 	w.Flush()

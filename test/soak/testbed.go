@@ -24,22 +24,31 @@ type testbed struct {
 	name      string
 	size      string // of the namespace
 	ranks     int
-	tree      bool // all ranks have one
+	tree      bool   // all ranks have one
+	copies    string // the value of --copies of a store whose checkpoints are copied in the background
 	stage     *demo.Stage
 	tally     *tally
 	histories []*history
 
-	// Of the testbed with a target of its own.
-	relay   *relay
-	address string // of the target
-	mu      sync.Mutex
-	target  *demo.Job
+	*server           // that faults are done to; of the embedded testbed an empty one
+	servers []*server // of the testbed with targets of its own: several are mirrors of one another
 
 	faults  faults
 	timeout time.Duration // how long a rank waits for its target
 }
 
+// A server is a target, behind a relay.
+type server struct {
+	relay   *relay
+	image   string
+	address string // of the target
+	mu      sync.Mutex
+	target  *demo.Job
+}
+
 const (
+	// mirrored ranks wait a quarter of it for one target, and go on with the other one.
+	mirrored = 8 * time.Second
 	// patient ranks wait for whatever is done to their target.
 	patient = 2 * time.Minute
 	// impatient ones give up.
@@ -47,7 +56,7 @@ const (
 )
 
 func newTestbed(stage *demo.Stage, t *tally, name, size string, ranks int) *testbed {
-	f := &testbed{name: name, size: size, ranks: ranks, stage: stage, tally: t, timeout: patient}
+	f := &testbed{name: name, size: size, ranks: ranks, stage: stage, tally: t, timeout: patient, server: new(server)}
 	for rank := range ranks {
 		for n := range actors {
 			f.histories = append(f.histories, &history{rank: rank, number: n, model: newModel()})
@@ -69,33 +78,57 @@ func (f *testbed) whole() int64 {
 // tight is the size of a namespace that the ranks fill.
 const tight = "32M"
 
-// external gives the testbed a target and a relay before it.
-func (f *testbed) external() (err error) {
-	if f.relay, err = newRelay(); err != nil {
-		return err
+// external gives the testbed so many targets, and a relay before each.
+func (f *testbed) external(targets int) error {
+	for n := range targets {
+		r, err := newRelay()
+		if err != nil {
+			return err
+		}
+		f.server = &server{relay: r, address: "127.0.0.1:0", image: filepath.Join(f.stage.Dir, fmt.Sprintf("%s%d.img", f.name, n))}
+		f.servers = append(f.servers, f.server)
+		if err := f.serve(); err != nil {
+			return err
+		}
 	}
-	f.address = "127.0.0.1:0"
-	return f.serve()
+	return nil
 }
 
-func (f *testbed) close() { f.relay.close() }
+// patience is how long ranks wait that do not give up.
+func (f *testbed) patience() time.Duration {
+	if f.mirrors() {
+		return mirrored
+	}
+	return patient
+}
 
-// end ends the target.
-func (f *testbed) end() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.target.Interrupt()
+func (f *testbed) mirrors() bool { return len(f.servers) > 1 && f.copies == "" }
+
+func (f *testbed) close() {
+	for _, s := range f.servers {
+		s.relay.close()
+	}
+}
+
+// end ends the targets.
+func (f *testbed) end() (err error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("it does not end"))
 	defer cancel()
-	return f.target.Wait(ctx)
+	for _, s := range f.servers {
+		s.mu.Lock()
+		if s.target != nil {
+			s.target.Interrupt()
+			err = errors.Join(err, s.target.Wait(ctx))
+		}
+		s.mu.Unlock()
+	}
+	return err
 }
-
-func (f *testbed) image() string { return filepath.Join(f.stage.Dir, f.name+".img") }
 
 // serve starts the target, on the port it had. The caller holds f.mu, or is
 // the only one that knows f.
 func (f *testbed) serve() error {
-	namespace := "file:" + f.image() + "?size=" + f.size
+	namespace := "file:" + f.image + "?size=" + f.size
 	var last error
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(20 * time.Millisecond) {
 		job, err := f.stage.Start([]string{f.stage.Nvmecr, "target", "--listen", f.address, "--namespace", namespace})
@@ -124,8 +157,11 @@ func (f *testbed) flags() []string {
 	if f.relay == nil {
 		return []string{"--name", f.name}
 	}
-	return []string{"--name", f.name, "--target",
-		"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:" + f.relay.port() + " subnqn:nqn.2014-08.org.nvmecr:target ns:1"}
+	flags := []string{"--name", f.name}
+	for _, s := range f.servers {
+		flags = append(flags, "--target", "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:"+s.relay.port()+" subnqn:nqn.2014-08.org.nvmecr:target ns:1")
+	}
+	return flags
 }
 
 // run is the command line that runs argv on the testbed.
@@ -133,6 +169,12 @@ func (f *testbed) run(argv ...string) []string {
 	line := append([]string{f.stage.Nvmecr, "run", "--timeout", f.timeout.String()}, f.flags()...)
 	if f.relay == nil {
 		line = append(line, "--size", f.size)
+	}
+	if f.mirrors() {
+		line = append(line, "--copies=partner", "--copies-sync")
+	}
+	if f.copies != "" {
+		line = append(line, "--copies="+f.copies)
 	}
 	view := config.ViewRank
 	if f.tree {
@@ -158,8 +200,7 @@ func (f *testbed) home(copied string, rank int) string {
 func (f *testbed) call(command string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
-	cmd.Env, cmd.Dir = f.stage.Environ(), f.stage.Dir
+	cmd := f.command(ctx, command, args...)
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()
@@ -167,6 +208,19 @@ func (f *testbed) call(command string, args ...string) ([]byte, error) {
 		err = fmt.Errorf("nvmecr %s: %w\n%s%s", strings.Join(append([]string{command}, args...), " "), errors.Join(ctx.Err(), err), out, &complaint)
 	}
 	return out, err
+}
+
+// command is one of nvmecr on the testbed.
+func (f *testbed) command(ctx context.Context, command string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
+	cmd.Env, cmd.Dir = f.stage.Environ(), f.stage.Dir
+	if f.mirrors() {
+		cmd.Env = append(cmd.Env, "NVMECR_COPIES_SYNC=on")
+	}
+	if f.copies != "" {
+		cmd.Env = append(cmd.Env, "NVMECR_TIMEOUT="+patient.String()) // no target is away
+	}
+	return cmd
 }
 
 // faults are the times at which the target could not be reached.

@@ -27,7 +27,7 @@ type adoption struct {
 func (a *adoption) Error() string { return fmt.Sprintf("partition %d is being adopted", a.partition) }
 
 // Adopt adopts a partition whose process may have died in an earlier run, or with the
-// index. Calls on files that are not complete wait until the adoption ends.
+// index. Calls on files that are not complete wait until the adoption ends. It begins when the leases of the index before have ended.
 func (x *Index) Adopt(partition uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -42,6 +42,9 @@ func (x *Index) begin(a *adoption) {
 	x.work.Add(1)
 	go func() {
 		defer x.work.Done()
+		if a.files == nil {
+			x.awaitLeases()
+		}
 		err := x.adopt(a)
 		for try := 1; a.files == nil && transient(err) && try < tries; try++ { // its process may live, and write
 			time.Sleep(pause)
@@ -52,9 +55,18 @@ func (x *Index) begin(a *adoption) {
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
+		x.blind = x.blind || err != nil && a.files == nil
 		delete(x.adoptions, a)
 		close(a.done)
 	}()
+}
+
+// awaitLeases waits until nobody writes to space given by the index before this one without looking whether that lives.
+func (x *Index) awaitLeases() {
+	select {
+	case <-time.After(time.Until(x.begun.Add(x.opts.Lease))):
+	case <-x.ctx.Done():
+	}
 }
 
 // A mount beside a writer may show an old state, so an adoption is tried several times.
@@ -198,7 +210,7 @@ func (x *Index) adoptShard(a *adoption, fs *microfs.FS, s wire.Shard) error {
 	if a.files == nil && !at.Closed {
 		x.noteUnfinished(a.partition, s)
 	}
-	if err := x.fill(a, s, parts); err != nil {
+	if err := x.fill(a, s, parts, at.Size); err != nil {
 		return fmt.Errorf("inode %d: %w", s.Ino, err)
 	}
 	return nil
@@ -235,8 +247,8 @@ func skipZeros(f *microfs.File, off, end int64) (int64, error) {
 }
 
 // fill maps parts of a shard to the holes of its file, if the shard is of the file's cut. A file that was complete when
-// all were killed stays as it is.
-func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range) error {
+// all were killed stays as it is. The file becomes as long as the shard, whose end may be zeros.
+func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range, size int64) error {
 	h, err := x.fs.OpenIno(s.Ino, unix.O_RDWR)
 	if isStale(err) {
 		return nil
@@ -244,26 +256,24 @@ func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = h.Abandon() }() // the file does not count as complete
+	defer func() { _ = h.CloseIncomplete() }() // the file does not count as complete
 	a, err := h.Stat()
 	if err != nil || a.Birth != s.Birth || a.Cut != s.Cut || a.Closed && p.files == nil {
 		return err
 	}
 	var ranges []microfs.Range
-	size := a.Size
 	for _, part := range parts {
 		if ranges, err = x.holes(h, part, a.Size, ranges); err != nil {
 			return err
 		}
-		size = max(size, part.Off+part.Len)
 	}
-	if len(ranges) == 0 {
+	if len(ranges) == 0 && size <= a.Size {
 		return nil
 	}
 	for i := range ranges {
-		ranges[i].Place, ranges[i].Cut = p.partition, s.Cut
+		ranges[i].Partition, ranges[i].Cut = p.partition, s.Cut
 	}
-	return h.MapRanges(ranges, size, time.Now())
+	return h.MapRanges(ranges, max(size, a.Size), time.Now())
 }
 
 // holes adds the parts of p where the file of a size has nothing.

@@ -2,6 +2,7 @@ package index
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"syscall"
 
@@ -25,7 +26,7 @@ func (f *file) attrAnswer(err error) (wire.Body, error) {
 }
 
 // mapOf returns at most so many segments of a part of a file; n < 0 is all behind off.
-func (c *client) mapOf(f *file, off, n int64, most int) (*wire.File, error) {
+func (c *client) mapOf(f *file, off, n int64, limit int) (*wire.File, error) {
 	a, err := f.attr()
 	if err != nil {
 		return nil, err
@@ -38,9 +39,9 @@ func (c *client) mapOf(f *file, off, n int64, most int) (*wire.File, error) {
 	if f.read.IsDir() {
 		return answer, nil
 	}
-	spans, err := f.spans(off, n, most+1)
-	if answer.More = len(spans) > most; answer.More {
-		spans = spans[:most]
+	spans, err := f.spans(off, n, limit+1)
+	if answer.More = len(spans) > limit; answer.More {
+		spans = spans[:limit]
 	}
 	for i := range spans {
 		answer.Segments = append(answer.Segments, segmentOf(&spans[i]))
@@ -56,12 +57,12 @@ func segmentOf(s *microfs.Span) wire.Segment {
 	case microfs.SpanPlaced:
 		kind = wire.Mapped
 	}
-	return wire.Segment{Off: s.Off, Len: s.Len, Kind: kind, Place: s.Place, Cut: s.Cut}
+	return wire.Segment{Off: s.Off, Len: s.Len, Kind: kind, Partition: s.Partition, Cut: s.Cut}
 }
 
 // spans returns the first spans of a part of the file, at most so many. They are good until the next call.
-func (f *file) spans(off, n int64, most int) (_ []microfs.Span, err error) {
-	f.x.spans, err = f.read.Ranges(off, n, most, f.x.spans[:0])
+func (f *file) spans(off, n int64, limit int) (_ []microfs.Span, err error) {
+	f.x.spans, err = f.read.Ranges(off, n, limit, f.x.spans[:0])
 	return f.x.spans, err
 }
 
@@ -76,7 +77,7 @@ func (f *file) placed(off, n int64, visit func(k shardKey, bytes int64) bool) er
 			return err
 		}
 		for i := range spans {
-			if s := &spans[i]; s.Kind == microfs.SpanPlaced && !visit(shardKey{s.Place, s.Cut}, s.Len) {
+			if s := &spans[i]; s.Kind == microfs.SpanPlaced && !visit(shardKey{s.Partition, s.Cut}, s.Len) {
 				return nil
 			}
 		}
@@ -106,7 +107,7 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 		if err := f.noteUnmapped(r.Off, r.Len); err != nil {
 			return err
 		}
-		c.ranges = append(c.ranges, microfs.Range{Off: r.Off, Len: r.Len, Place: c.partition, Cut: p.Cut})
+		c.ranges = append(c.ranges, microfs.Range{Off: r.Off, Len: r.Len, Partition: c.partition, Cut: p.Cut})
 		if r.Off+r.Len >= s.reserved {
 			s.reserved = 0
 		}
@@ -121,7 +122,7 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 }
 
 // reserve gives a client space at the end of a file.
-func (s *session) reserve(n, most int64) (*wire.Space, error) {
+func (s *session) reserve(n, limit int64) (*wire.Space, error) {
 	off, err := s.file.end()
 	if err != nil {
 		return nil, err
@@ -129,21 +130,28 @@ func (s *session) reserve(n, most int64) (*wire.Space, error) {
 	if n < 0 {
 		return nil, syscall.EINVAL
 	}
-	n = min(n, max(0, most-off), math.MaxInt64-off)
+	n = min(n, max(0, limit-off), math.MaxInt64-off)
 	if n > 0 {
-		s.reserved = off + n
+		s.next, s.reserved = off, off+n
 		s.file.reserved = s.reserved
 	}
 	return &wire.Space{Off: off, Len: n}, nil
 }
 
+// errEnd: who lives may have appended what this index could not look for.
+var errEnd = fmt.Errorf("nobody knows where the file ends: a partition could not be read when the index was started again; "+
+	"let all processes that have had the file open since before close it: %w", syscall.EIO)
+
 // end returns where an append begins.
 func (f *file) end() (int64, error) {
+	if f.x.blind && f.reopened {
+		return 0, errEnd
+	}
 	a, err := f.attr()
 	return max(a.Size, f.reserved), err
 }
 
-// updateReserved finds out anew how far space is given away. What nobody has written at the end can be given again.
+// updateReserved finds out anew how far space is given away. Unwritten space at the end can be allotted again.
 func (f *file) updateReserved() {
 	if f.reserved == 0 {
 		return
@@ -154,35 +162,49 @@ func (f *file) updateReserved() {
 	}
 }
 
+// appendAt returns where a client appends so many bytes, and how many of them: to space that it has, else to the end.
+func (s *session) appendAt(n int64) (off, fits int64, err error) {
+	if s.reserved > 0 {
+		return s.next, min(n, s.reserved-s.next), nil
+	}
+	off, err = s.file.end()
+	return off, n, err
+}
+
 // writeOwn writes to the index's own partition.
-func (c *client) writeOwn(s *session, r *wire.Write) (wire.Body, error) {
-	f, off := s.file, r.Off
+func (c *client) writeOwn(s *session, r *wire.Write) (_ wire.Body, err error) {
+	f, off, n := s.file, r.Off, int64(len(r.Data))
 	if off == wire.AtEnd {
-		var err error
-		if off, err = f.end(); err != nil {
+		if off, n, err = s.appendAt(n); err != nil {
 			return nil, err
 		}
 	}
-	if off < 0 || off > math.MaxInt64-int64(len(r.Data)) {
+	if off < 0 || off > math.MaxInt64-n {
 		return nil, syscall.EINVAL
 	}
-	bufs, err := microfs.Below([][]byte{r.Data}, off, r.Most)
+	bufs, err := microfs.Below([][]byte{r.Data[:n]}, off, r.Limit)
 	if err != nil {
 		return nil, err
 	}
 	if err := f.noteUnmapped(off, int64(len(bufs[0]))); err != nil {
 		return nil, err
 	}
-	n, err := f.write.WriteAt(bufs, off)
-	if err != nil && n == 0 {
+	done, err := f.write.WriteAt(bufs, off)
+	s.use(off+int64(done), err != nil)
+	if err != nil && done == 0 {
 		return nil, err
 	}
-	if off+int64(n) >= s.reserved { // the space of its append is used
-		s.reserved = 0
-		f.updateReserved()
-	}
 	a, err := f.attr()
-	return &wire.Written{Off: off, N: uint32(n), Attr: a}, err
+	return &wire.Written{Off: off, N: uint32(done), Attr: a}, err
+}
+
+// use takes what was written before end from the space that the client has. It has none when all is used, or after an error.
+func (s *session) use(end int64, failed bool) {
+	s.next = max(s.next, end)
+	if failed || s.next >= s.reserved {
+		s.next, s.reserved = 0, 0
+		s.file.updateReserved()
+	}
 }
 
 // readOwn reads from the index's own partition.

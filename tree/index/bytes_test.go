@@ -23,7 +23,7 @@ func TestLaterPublicationsWin(t *testing.T) {
 	a.put(f, 0, "aaaaaaaaaa")
 	b.put(f, 3, "bbb")
 	var w wire.Written
-	none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Off: 5, Most: math.MaxInt64, Data: []byte("nn")}, &w)
+	none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Off: 5, Limit: math.MaxInt64, Data: []byte("nn")}, &w)
 	assert.EqualValues(t, 10, w.Attr.Size)
 	a.put(f, 12, "A")
 	for _, u := range []*user{a, b, none} {
@@ -32,8 +32,8 @@ func TestLaterPublicationsWin(t *testing.T) {
 	a.put(f, 4, "A")
 	_, segments := b.segments(f.Ino)
 	assert.Equal(t, []wire.Segment{
-		{Off: 0, Len: 3, Kind: wire.Mapped, Place: 0}, {Off: 3, Len: 1, Kind: wire.Mapped, Place: 1}, {Off: 4, Len: 1, Kind: wire.Mapped, Place: 0},
-		{Off: 5, Len: 2, Kind: wire.Own}, {Off: 7, Len: 3, Kind: wire.Mapped, Place: 0}, {Off: 10, Len: 2}, {Off: 12, Len: 1, Kind: wire.Mapped, Place: 0},
+		{Off: 0, Len: 3, Kind: wire.Mapped, Partition: 0}, {Off: 3, Len: 1, Kind: wire.Mapped, Partition: 1}, {Off: 4, Len: 1, Kind: wire.Mapped, Partition: 0},
+		{Off: 5, Len: 2, Kind: wire.Own}, {Off: 7, Len: 3, Kind: wire.Mapped, Partition: 0}, {Off: 10, Len: 2}, {Off: 12, Len: 1, Kind: wire.Mapped, Partition: 0},
 	}, segments)
 }
 
@@ -41,7 +41,7 @@ func TestTheIndexReadsOnlyItsOwn(t *testing.T) {
 	r := newRig(t)
 	a, none := r.connect(0), r.connect(wire.NoPartition)
 	f := none.open("f", unix.O_RDWR|unix.O_CREAT)
-	none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Most: math.MaxInt64, Data: []byte("own")}, &wire.Written{})
+	none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Limit: math.MaxInt64, Data: []byte("own")}, &wire.Written{})
 	a.open("f", unix.O_RDWR)
 	read := &wire.Read{Ino: f.Ino, Off: 1, Len: 100}
 	var d wire.Data
@@ -165,7 +165,7 @@ func TestAllocate(t *testing.T) {
 func (u *user) space(f wire.Attr, n int64) (off int64) {
 	u.r.t.Helper()
 	var s wire.Space
-	u.ok(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: n, Most: math.MaxInt64}, &s)
+	u.ok(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: n, Limit: math.MaxInt64}, &s)
 	require.Equal(u.r.t, n, s.Len)
 	return s.Off
 }
@@ -179,18 +179,37 @@ func TestAppends(t *testing.T) {
 	none.open("log", unix.O_WRONLY)
 	a0, b0, a1 := a.space(f, 2), b.space(f, 3), a.space(f, 2)
 	var w wire.Written
-	none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Off: wire.AtEnd, Most: math.MaxInt64, Data: []byte("n!")}, &w)
+	none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Off: wire.AtEnd, Limit: math.MaxInt64, Data: []byte("n!")}, &w)
 	assert.EqualValues(t, 7, w.Off)
 	b.put(f, b0, "bbb")
 	a.put(f, a1, "a1")
 	a.put(f, a0, "a0")
 	assert.Equal(t, "a0bbba1n!", none.content(f.Ino))
 	var s wire.Space
-	a.ok(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 10, Most: 12}, &s)
+	a.ok(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 10, Limit: 12}, &s)
 	assert.Equal(t, wire.Space{Off: 9, Len: 3}, s)
-	a.ok(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 10, Most: 12}, &s)
+	a.ok(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 10, Limit: 12}, &s)
 	assert.Equal(t, wire.Space{Off: 12}, s)
 	assert.Equal(t, syscall.EINVAL, a.conn.Call(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: -1}, &s))
+}
+
+// Who appends by way of the index in several requests has space first, and writes there, whatever others append meanwhile.
+func TestAppendInParts(t *testing.T) {
+	r := newRig(t)
+	a, none := r.connect(0), r.connect(wire.NoPartition)
+	f := none.open("log", unix.O_WRONLY|unix.O_CREAT)
+	a.open("log", unix.O_WRONLY)
+	add := func(text string) wire.Written {
+		var w wire.Written
+		none.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Off: wire.AtEnd, Limit: math.MaxInt64, Data: []byte(text)}, &w)
+		return wire.Written{Off: w.Off, N: w.N}
+	}
+	none.space(f, 5)
+	assert.Equal(t, wire.Written{Off: 0, N: 3}, add("one"))
+	a.put(f, a.space(f, 2), "A ")
+	assert.Equal(t, wire.Written{Off: 3, N: 2}, add("two"), "no more than fits")
+	assert.Equal(t, wire.Written{Off: 7, N: 5}, add("three"), "at the end")
+	assert.Equal(t, "onetwA three", none.content(f.Ino))
 }
 
 // Space that nobody has written is given again, if it is at the end; in the middle it is zeros.

@@ -23,10 +23,14 @@ type (
 		wire.Hello
 		welcome wire.Welcome
 	}
-	goodbye      struct{}
-	openCall     struct{ wire.Open }
-	openInoCall  struct{ wire.OpenIno }
-	closeCall    struct{ wire.Close }
+	goodbye     struct{ hasty bool }
+	openCall    struct{ wire.Open }
+	openInoCall struct{ wire.OpenIno }
+	keepCall    struct{ wire.Keep }
+	closeCall   struct {
+		wire.Close
+		hasty bool
+	}
 	publishCall  struct{ wire.Publication }
 	mapCall      struct{ wire.Map }
 	appendCall   struct{ wire.Append }
@@ -63,7 +67,7 @@ func newCall(op wire.Op) call {
 
 var calls = [...]func() call{
 	wire.OpHello:    func() call { return new(hello) },
-	wire.OpGoodbye:  func() call { return goodbye{} },
+	wire.OpGoodbye:  func() call { return new(goodbye) },
 	wire.OpOpen:     func() call { return new(openCall) },
 	wire.OpOpenIno:  func() call { return new(openInoCall) },
 	wire.OpClose:    func() call { return new(closeCall) },
@@ -93,6 +97,7 @@ var calls = [...]func() call{
 	wire.OpSetCred:  func() call { return new(setCredCall) },
 	wire.OpReopen:   func() call { return new(reopenCall) },
 	wire.OpReadCopy: func() call { return new(readCopyCall) },
+	wire.OpKeep:     func() call { return new(keepCall) },
 }
 
 func (r *hello) before(c *client) error {
@@ -111,10 +116,17 @@ func (r *hello) run(c *client) (wire.Body, error) {
 	return &r.welcome, c.register(&r.Hello)
 }
 
-func (goodbye) run(c *client) (wire.Body, error) {
+func (r *goodbye) run(c *client) (wire.Body, error) {
+	for _, s := range c.files {
+		if err := s.awaited(s.writers); err != nil && !r.hasty {
+			return nil, err
+		}
+	}
 	c.goodbye()
 	return nil, nil
 }
+
+func (r *goodbye) hurry() { r.hasty = true }
 
 func (r *openCall) run(c *client) (wire.Body, error) {
 	x, flags := c.x, int(r.Flags)
@@ -153,7 +165,32 @@ func (r *openInoCall) run(c *client) (wire.Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.open(h, r.Flags)
+	answer, err := c.open(h, r.Flags)
+	if err == nil {
+		err = c.x.letGo(r.Ino)
+	}
+	return answer, err
+}
+
+func (r *keepCall) run(c *client) (wire.Body, error) {
+	if _, err := c.session(r.Ino, false); err != nil || c.x.kept[r.Ino] != nil {
+		return nil, err
+	}
+	f, err := c.x.hold(r.Ino)
+	if err == nil {
+		c.x.kept[r.Ino] = f
+	}
+	return nil, err
+}
+
+// letGo ends keepCall.
+func (x *Index) letGo(ino microfs.Ino) error {
+	f := x.kept[ino]
+	if f == nil {
+		return nil
+	}
+	delete(x.kept, ino)
+	return f.release()
 }
 
 func (r *closeCall) run(c *client) (wire.Body, error) {
@@ -161,10 +198,8 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 	if err != nil || !r.Writer && s.opens == s.writers {
 		return nil, syscall.EBADF
 	}
-	if f := s.file; r.Writer && f.reopened && f.writers == 1 {
-		if err := f.pendingAdoption(); err != nil {
-			return nil, err
-		}
+	if err := s.awaited(b2i(r.Writer)); err != nil && !r.hasty {
+		return nil, err
 	}
 	if len(r.Ranges) > 0 {
 		if !r.Writer {
@@ -176,6 +211,16 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 		err = cerr
 	}
 	return nil, err
+}
+
+func (r *closeCall) hurry() { r.hasty = true }
+
+// awaited returns what to wait for before so many writers close the file, as an error: whether the last ones make it complete.
+func (s *session) awaited(writers int) error {
+	if f := s.file; writers > 0 && f.reopened && f.writers == writers {
+		return f.x.looking()
+	}
+	return nil
 }
 
 func (r *publishCall) run(c *client) (wire.Body, error) {
@@ -213,7 +258,7 @@ func (r *appendCall) run(c *client) (wire.Body, error) {
 	if err := s.file.pendingAdoption(); err != nil {
 		return nil, err
 	}
-	answer, err := s.reserve(r.Len, r.Most)
+	answer, err := s.reserve(r.Len, r.Limit)
 	return answer, err
 }
 

@@ -14,7 +14,7 @@ import (
 // Kinds of findings beside those of microfs.
 const (
 	FoundMapped microfs.FindingKind = "mapped" // bytes are not where the index says
-	FoundShards microfs.FindingKind = "shards" // a partition has shards that nobody needs
+	FoundShards microfs.FindingKind = "shards" // a partition has unused shards
 )
 
 // A Report is what Check finds.
@@ -37,7 +37,7 @@ type place struct {
 	wire.Shard
 }
 
-// Check looks whether the partitions have what the file system of an index maps to them, and which of their shards nobody needs: their
+// Check checks whether the partitions have the bytes that the file system of an index maps to them, and which of their shards are unused: their
 // file is gone, or has been cut. partition returns one of them, mounted after fs, or microfs.ErrUnformatted; what else it returns
 // as an error is told by who checks that partition. Nothing is changed.
 func Check(fs *microfs.FS, places []uint32, partition func(place uint32) (*microfs.FS, error)) (*Report, error) {
@@ -58,7 +58,7 @@ func Check(fs *microfs.FS, places []uint32, partition func(place uint32) (*micro
 func (c *check) file(a microfs.Attr, ranges []microfs.Range) error {
 	lost := map[place]bool{}
 	for _, r := range ranges {
-		p := place{r.Place, wire.Shard{Ino: a.Ino, Birth: a.Birth, Cut: r.Cut}}
+		p := place{r.Partition, wire.Shard{Ino: a.Ino, Birth: a.Birth, Cut: r.Cut}}
 		c.named[p] = struct{}{}
 		if lost[p] {
 			continue
@@ -67,7 +67,7 @@ func (c *check) file(a microfs.Attr, ranges []microfs.Range) error {
 			lost[p] = true
 			c.Findings = append(c.Findings, microfs.Finding{
 				Kind: FoundMapped, Severity: microfs.Loss, Where: fmt.Sprintf("inode %d of the tree", a.Ino), Offset: -1, Ino: a.Ino,
-				What:   fmt.Sprintf("bytes %d to %d are in the partition of rank %d, in the file %s there: %v", r.Off, r.End()-1, r.Place, p.Name(), err),
+				What:   fmt.Sprintf("bytes %d to %d are in the partition of rank %d, in the file %s there: %v", r.Off, r.End()-1, r.Partition, p.Name(), err),
 				Remedy: "reads of these bytes are errors; write the file again",
 			})
 		}
@@ -96,7 +96,7 @@ func (c *check) has(p place, r microfs.Range) error {
 	return err
 }
 
-// unused finds the shards of a partition that nobody needs.
+// unused finds the unused shards of a partition.
 func (c *check) unused(number uint32) error {
 	fs, err := c.partition(number)
 	if err != nil {

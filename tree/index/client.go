@@ -29,7 +29,7 @@ type client struct {
 	files     map[microfs.Ino]*session
 	locks     int          // ranges of its files that it has locked
 	queue     []wire.Shard // to remove
-	room      int64        // that they have, about
+	queued    int64        // bytes that they have, about
 
 	file   wire.File // of the last answer
 	data   []byte
@@ -154,7 +154,7 @@ func (x *Index) end(c *client) {
 		if s.writers > 0 && s.file.named() {
 			a.files[ino] = s.file.birth
 		}
-		_ = x.drop(s, s.opens, s.writers, true) // nobody is there who could be told
+		_ = x.drop(s, s.opens, s.writers, true) // no client is left to report to
 	}
 	c.forget()
 	if c.partition != wire.NoPartition && len(a.files) > 0 && x.opts.Adopt != nil {

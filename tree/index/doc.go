@@ -20,9 +20,9 @@
 // # Concurrency
 //
 // Serve is called on a goroutine of the caller's for each connection, and answers its requests there. One mutex, Index.mu,
-// guards all state and is held during a request: the file system's calls take turns anyway. It comes before the
-// lock of the file system, and behind Index.syncing, which is held while what several requests have done is made durable for all of them (sync.go). It is not held while a request waits for an adoption or for its connection, nor while Options.Adopt
-// and Options.Grow run.
+// guards all state and is held during a request: the file system serialises its calls anyway. Lock order: Index.syncing, Index.mu,
+// then the lock of the file system. Index.syncing is held during a sync on behalf of several requests (sync.go). Index.mu is not held while a request waits for an
+// adoption or for its connection, nor while Options.Adopt and Options.Grow run.
 //
 // # Files
 //

@@ -29,6 +29,8 @@ type Options struct {
 	// writer may be there. It is called after a client of the partition has died, for several at the same time. done is
 	// called at the end of the use. nil: nothing is adopted.
 	Adopt func(ctx context.Context, partition uint32) (fs *microfs.FS, done func(), err error)
+	// Lease is how long after its start the index looks for nothing in partitions (Adopt).
+	Lease time.Duration
 	// Grow makes sure that the store has a number of partitions, and returns how many there are. nil: there are as
 	// many as there are, 0 for all that clients know.
 	Grow func(partitions uint32) (uint32, error)
@@ -47,6 +49,7 @@ type Index struct {
 	id     uuid.UUID // no other one has it
 	fs     *microfs.FS
 	opts   Options
+	begun  time.Time
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
@@ -62,11 +65,13 @@ type Index struct {
 	clients map[*client]struct{}
 	places  map[uint32]*client // by partition
 	files   map[microfs.Ino]*file
-	// orphans are shards of files that nobody has open, of the file's cut, that no range names.
+	kept    map[microfs.Ino]*file // handed over by a client, and not taken yet
+	// orphans are shards that no range names, of the current cut of files that are not open.
 	orphans   map[microfs.Ino]shardSet
 	adoptions map[*adoption]struct{} // under way
 	// unfinished are shards that a process had open when it was killed, or when the index before this one was.
 	unfinished     map[microfs.Ino]shardSet
+	blind          bool           // such shards could not be looked for in some partition
 	spans          []microfs.Span // scratch
 	unsynced       bool           // why shards can be removed may not be durable yet
 	needsSync      bool           // what the call that runs has done is to be durable before it is answered
@@ -84,8 +89,8 @@ func New(fs *microfs.FS, o Options) *Index {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Index{
-		id: uuid.New(), fs: fs, opts: o, ctx: ctx, cancel: cancel,
-		clients: map[*client]struct{}{}, places: map[uint32]*client{}, files: map[microfs.Ino]*file{},
+		id: uuid.New(), fs: fs, opts: o, begun: time.Now(), ctx: ctx, cancel: cancel,
+		clients: map[*client]struct{}{}, places: map[uint32]*client{}, files: map[microfs.Ino]*file{}, kept: map[microfs.Ino]*file{},
 		orphans: map[microfs.Ino]shardSet{}, unfinished: map[microfs.Ino]shardSet{}, adoptions: map[*adoption]struct{}{},
 	}
 }
@@ -114,7 +119,7 @@ func (x *Index) Serve(stream io.ReadWriteCloser, window []byte) (err error) {
 	return c.serve()
 }
 
-// crash tells of a panic during something. All calls after it fail: nobody knows what is half changed.
+// crash reports a panic. All calls after it fail, since the state may be half changed.
 func (x *Index) crash(during string, recovered any) error {
 	err := panics.Error(during, recovered)
 	if !x.crashed.Swap(true) {
@@ -153,6 +158,11 @@ func (x *Index) Close() {
 	x.mu.Unlock()
 	x.cancel()
 	x.work.Wait()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for ino := range x.kept {
+		_ = x.letGo(ino) // what is left of it the next mount removes
+	}
 }
 
 // do runs a call under the lock. Where the call needs a file that is being adopted, it waits for that and runs it again.
@@ -176,11 +186,29 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 			err := fmt.Errorf("files that a process of partition %d had open when it died cannot be had yet: the partition could not be read within %v: %w",
 				p.partition, x.opts.Timeout/2, syscall.EIO)
 			x.opts.Logf("%v", err)
-			return nil, nil, err
+			return nil, x.giveUp(c, r), err
 		case <-x.ctx.Done():
 			return nil, nil, errClosed
 		}
 	}
+}
+
+// A leaving is a call after which the client has nothing open, whatever the answer.
+type leaving interface {
+	call
+	hurry() // and waits for nothing
+}
+
+// giveUp ends a call that has waited too long.
+func (x *Index) giveUp(c *client, r call) []wire.Shard {
+	l, ok := r.(leaving)
+	if !ok {
+		return nil
+	}
+	l.hurry()
+	_, list, number, _ := x.once(c, l) // the client is told what it has waited for
+	_ = x.awaitSync(number)
+	return list
 }
 
 // once runs a call under the lock, and returns its answer, the shards that the client is to remove, and the call's number if it

@@ -49,7 +49,7 @@ func TestHello(t *testing.T) {
 
 func TestUnknownOperation(t *testing.T) {
 	u := newRig(t).connect(wire.NoPartition)
-	for _, op := range []wire.Op{0, 32, 65535} {
+	for _, op := range []wire.Op{0, 33, 65535} {
 		assert.ErrorIs(t, u.conn.Call(op, nil, nil), syscall.EOPNOTSUPP)
 	}
 	u.ok(wire.OpSync, nil, nil)
@@ -167,6 +167,31 @@ func TestFilesWithoutAName(t *testing.T) {
 	assert.Equal(t, syscall.ESTALE, a.conn.Call(wire.OpOpenIno, &wire.OpenIno{Ino: f.Ino}, &again))
 }
 
+// A file without a name that a client has handed over stays until another one has opened it, and goes with the last close then.
+func TestKeep(t *testing.T) {
+	r := newRig(t)
+	a := r.connect(0)
+	f := a.create("f", "bytes")
+	assert.Equal(t, syscall.EBADF, a.conn.Call(wire.OpKeep, &wire.Keep{Ino: f.Ino}, nil), "it is not open")
+	a.open("f", unix.O_RDWR)
+	a.ok(wire.OpUnlink, &wire.Unlink{Name: at("f")}, nil)
+	a.ok(wire.OpKeep, &wire.Keep{Ino: f.Ino}, nil)
+	a.ok(wire.OpKeep, &wire.Keep{Ino: f.Ino}, nil)
+	a.close(f, true)
+	b := r.connect(1)
+	var again wire.File
+	b.ok(wire.OpOpenIno, &wire.OpenIno{Ino: f.Ino, Flags: unix.O_RDWR}, &again)
+	assert.Equal(t, "bytes", b.content(f.Ino))
+	b.close(f, true)
+	assert.Equal(t, syscall.ESTALE, b.conn.Call(wire.OpOpenIno, &wire.OpenIno{Ino: f.Ino}, &again))
+
+	g := a.create("g", "left")
+	a.open("g", unix.O_RDWR)
+	a.ok(wire.OpUnlink, &wire.Unlink{Name: at("g")}, nil)
+	a.ok(wire.OpKeep, &wire.Keep{Ino: g.Ino}, nil)
+	a.close(g, true) // nobody comes: the index ends, and with it the file
+}
+
 func TestWhoMayWhat(t *testing.T) {
 	r := newRig(t)
 	a, b, none := r.connect(0), r.connect(1), r.connect(wire.NoPartition)
@@ -205,10 +230,10 @@ func TestWhoMayWhat(t *testing.T) {
 		}
 	}
 	_, segments := a.segments(f.Ino)
-	assert.Equal(t, []wire.Segment{{Len: 10, Kind: wire.Mapped, Place: 0, Cut: f.Cut}}, segments)
+	assert.Equal(t, []wire.Segment{{Len: 10, Kind: wire.Mapped, Partition: 0, Cut: f.Cut}}, segments)
 	assert.Equal(t, syscall.EBADF, b.conn.Call(wire.OpClose, &wire.Close{Writer: true, Publication: wire.Publication{Ino: f.Ino}}, nil))
 	assert.Equal(t, syscall.EBADF, a.conn.Call(wire.OpClose, &wire.Close{Publication: wire.Publication{Ino: f.Ino}}, nil))
-	assert.Equal(t, syscall.EBADF, b.conn.Call(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 1, Most: 100}, &wire.Space{}))
+	assert.Equal(t, syscall.EBADF, b.conn.Call(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 1, Limit: 100}, &wire.Space{}))
 	assert.Equal(t, syscall.EINVAL, b.conn.Call(wire.OpTruncate, &wire.Truncate{Name: wire.Name{Dir: f.Ino}}, &wire.AttrAnswer{}))
 }
 

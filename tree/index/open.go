@@ -38,8 +38,9 @@ type session struct {
 	opens    int
 	writers  int
 	reserved int64         // where the last space ends that it has and has not published; 0: it has none
+	next     int64         // where the next append into that space goes
 	locks    [2]wire.Locks // by wire.LockKind
-	copyOf   string        // a path of the file, by which it may have a copy; "": nobody has asked
+	copyOf   string        // a path of the file, by which it may have a copy; "": not asked for yet
 }
 
 // hold returns a file, which stays until release is called.
@@ -62,7 +63,7 @@ func (x *Index) hold(ino microfs.Ino) (*file, error) {
 	return f, nil
 }
 
-// release ends hold. After the last one shards are released that nobody needs.
+// release ends hold. The last one releases unused shards.
 func (f *file) release() error {
 	if f.opens--; f.opens > 0 {
 		return nil
@@ -140,12 +141,12 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 	return err
 }
 
-// endWriting closes the file that nobody has open for writing any more.
+// endWriting closes a file that no client has open for writing any more.
 func (f *file) endWriting() error {
 	write, complete := f.write, !f.torn && !(f.reopened && f.x.hasUnfinished(f))
 	f.write, f.torn, f.reopened = nil, false, false
 	if !complete {
-		return write.Abandon()
+		return write.CloseIncomplete()
 	}
 	owing, err := write.CloseUnsynced()
 	f.x.needsSync = f.x.needsSync || owing

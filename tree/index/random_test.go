@@ -328,7 +328,7 @@ func (w *world) writeOwn() {
 	a := w.none.open(name, unix.O_RDWR)
 	off, b := w.rng.IntN(10000), w.bytes(1+w.rng.IntN(3000))
 	w.note("the index writes inode %d, %d+%d: %x", a.Ino, off, len(b), b[0])
-	w.none.ok(wire.OpWrite, &wire.Write{Ino: a.Ino, Off: int64(off), Most: math.MaxInt64, Data: b}, &wire.Written{})
+	w.none.ok(wire.OpWrite, &wire.Write{Ino: a.Ino, Off: int64(off), Limit: math.MaxInt64, Data: b}, &wire.Written{})
 	f.put(off, b, ownIndex)
 	w.none.close(a, true)
 }
@@ -371,10 +371,10 @@ func (w *world) adopted(f *modelFile, places ...uint32) {
 				}
 				continue
 			}
-			if s.Cut != f.cut || !slices.Contains(places, s.Place) {
+			if s.Cut != f.cut || !slices.Contains(places, s.Partition) {
 				require.Failf(w.t, "unexpected segment", "%+v of inode %d", s, f.attr.Ino)
 			}
-			f.put(i, []byte{w.wrote(f, s.Place, i)}, ownRank(s.Place, s.Cut))
+			f.put(i, []byte{w.wrote(f, s.Partition, i)}, ownRank(s.Partition, s.Cut))
 		}
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// enoughRoom is how many bytes released shards may have, about, that wait until something is synced anyway: a sync for each small file
-// would take longer than the removal.
-const enoughRoom = 16 << 20
+// promptRelease is from how many bytes on, about, released shards are removed at once. Fewer wait until something is synced anyway: a sync
+// for each small file would take longer than the removal.
+const promptRelease = 16 << 20
 
 // maxQueue is how many shards wait for the client of a partition to remove them. More are found by its next Shards.
 const maxQueue = 1 << 20
@@ -97,7 +97,7 @@ func (f *file) dropNamed() bool {
 	return err == nil
 }
 
-// free tells the partitions, as far as somebody has them, to remove shards, which have so many bytes, or more.
+// free tells the clients that have the partitions to remove shards, which have so many bytes, or more.
 func (f *file) free(set shardSet, bytes int64) {
 	for _, k := range set {
 		if c := f.x.places[k.place]; c != nil {
@@ -109,7 +109,7 @@ func (f *file) free(set shardSet, bytes int64) {
 // release tells the client to remove a shard of so many bytes.
 func (c *client) release(s wire.Shard, bytes int64) {
 	if len(c.queue) < maxQueue {
-		c.queue, c.room = append(c.queue, s), c.room+min(bytes, enoughRoom)
+		c.queue, c.queued = append(c.queue, s), c.queued+min(bytes, promptRelease)
 		c.x.unsynced = true
 	}
 }
@@ -117,25 +117,25 @@ func (c *client) release(s wire.Shard, bytes int64) {
 // hurry has the next answer tell what waits to be released.
 func (c *client) hurry() {
 	if len(c.queue) > 0 {
-		c.room = enoughRoom
+		c.queued = promptRelease
 	}
 }
 
 // releases takes shards from the queue of a client, for an answer. What has made them of no use is durable then:
 // after a loss of power a range could name them again. Few small ones wait until something is synced, or until the client
-// asks how much room there is, or takes leave.
+// asks how much space there is, or takes leave.
 func (c *client) releases() []wire.Shard {
 	x := c.x
 	if len(c.queue) == 0 {
 		return nil
 	}
-	if x.unsynced && (c.room < enoughRoom && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
+	if x.unsynced && (c.queued < promptRelease && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
 		return nil
 	}
 	n := min(len(c.queue), wire.MaxReleases)
 	list := c.queue[:n]
 	if c.queue = c.queue[n:]; len(c.queue) == 0 {
-		c.queue, c.room = nil, 0
+		c.queue, c.queued = nil, 0
 	}
 	return list
 }
@@ -158,7 +158,7 @@ func (c *client) inspect(s wire.Shard) error {
 	if err == nil && f.birth == s.Birth {
 		f.shards.add(shardKey{c.partition, s.Cut})
 	} else {
-		c.release(s, enoughRoom)
+		c.release(s, promptRelease)
 	}
 	return nil
 }

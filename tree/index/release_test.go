@@ -76,7 +76,7 @@ func TestReleases(t *testing.T) {
 		}, true},
 		"overwritten, cut later": {func(a, b *user, f wire.Attr) {
 			b.open("f", unix.O_RDWR)
-			b.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Most: math.MaxInt64, Data: []byte("BYTES")}, &wire.Written{})
+			b.ok(wire.OpWrite, &wire.Write{Ino: f.Ino, Limit: math.MaxInt64, Data: []byte("BYTES")}, &wire.Written{})
 			b.close(f, true)
 			truncate(b, 1)
 		}, true},

@@ -187,7 +187,7 @@ func (u *user) write(a wire.Attr, off int64, data string) {
 	require.NoError(u.r.t, err)
 	_, err = f.WriteAt([][]byte{[]byte(data)}, off)
 	require.NoError(u.r.t, err)
-	require.NoError(u.r.t, f.Abandon())
+	require.NoError(u.r.t, f.CloseIncomplete())
 }
 
 func publication(a wire.Attr, ranges ...wire.Range) wire.Publication {
@@ -253,7 +253,7 @@ func (u *user) content(ino microfs.Ino) string {
 			u.ok(wire.OpRead, &wire.Read{Ino: ino, Off: s.Off, Len: uint32(s.Len)}, &d)
 			copy(part, d.Bytes)
 		case wire.Mapped:
-			f, err := u.r.place(s.Place).Open(microfs.RootIno, wire.Shard{Ino: ino, Birth: a.Birth, Cut: s.Cut}.Name(), unix.O_RDONLY, 0)
+			f, err := u.r.place(s.Partition).Open(microfs.RootIno, wire.Shard{Ino: ino, Birth: a.Birth, Cut: s.Cut}.Name(), unix.O_RDONLY, 0)
 			require.NoError(u.r.t, err, "the shard that %+v is in", s)
 			n, err := f.ReadAt([][]byte{part}, s.Off)
 			require.NoError(u.r.t, err)

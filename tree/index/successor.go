@@ -56,8 +56,18 @@ func (x *Index) noteUnfinished(partition uint32, s wire.Shard) {
 	x.unfinished[s.Ino] = set
 }
 
-// hasUnfinished says whether a writer of the file has not reconnected: the writer is dead, or has made no call yet.
+// looking returns an adoption in which it turns out who died with the index before this one, as an error, until all have ended.
+func (x *Index) looking() error {
+	for a := range x.adoptions {
+		if a.files == nil {
+			return a
+		}
+	}
+	return nil
+}
+
+// hasUnfinished says whether a writer of the file has not reconnected, or may not have: the writer is dead, or has made no call yet.
 func (x *Index) hasUnfinished(f *file) bool {
 	a, err := f.read.Stat()
-	return slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })
+	return x.blind || x.looking() != nil || slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })
 }

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestSuccessorsWait(t *testing.T) {
 	answers := make(chan wire.Space)
 	go func() {
 		var s wire.Space
-		assert.NoError(t, b.conn.Call(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 1, Most: 100}, &s))
+		assert.NoError(t, b.conn.Call(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: 1, Limit: 100}, &s))
 		answers <- s
 	}()
 	waits := func() {
@@ -72,6 +73,73 @@ func TestSuccessorsWait(t *testing.T) {
 	a.ok(wire.OpReopen, reopen(f), nil)
 	a.close(f, true)
 	assert.True(t, a.stat("f").Closed)
+}
+
+// A file that is closed before it is known who died with the index is closed whatever comes of that, and not complete.
+func TestNobodyKeepsAFileOpen(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, b *user, f wire.Attr){
+		"close": func(t *testing.T, b *user, f wire.Attr) {
+			p := publication(f, wire.Range{Off: 4, Len: 4})
+			b.write(f, 4, "bbbb")
+			assert.ErrorIs(t, b.conn.Call(wire.OpClose, &wire.Close{Writer: true, Publication: p}, nil), syscall.EIO)
+			b.r.x.mu.Lock()
+			assert.Empty(t, b.r.x.files)
+			b.r.x.mu.Unlock()
+		},
+		"goodbye": func(t *testing.T, b *user, f wire.Attr) {
+			b.put(f, 4, "bbbb")
+			assert.ErrorIs(t, b.conn.Call(wire.OpGoodbye, nil, nil), syscall.EIO)
+			b.kill()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			a, b := r.connect(0), r.connect(1)
+			f := a.open("f", unix.O_RDWR|unix.O_CREAT)
+			b.open("f", unix.O_RDWR)
+			a.write(f, 0, "aaaa")
+			r.x.Close()
+			r.start()
+			letGo := adopting(r)
+			r.x.opts.Timeout = 20 * time.Millisecond
+			r.x.Adopt(0)
+			b = r.comeBack(1)
+			b.ok(wire.OpReopen, reopen(f), nil)
+			leave(t, b, f)
+			letGo(nil)
+			r.x.opts.Timeout = 0
+			c := r.connect(2)
+			assert.False(t, c.stat("f").Closed, "one has died")
+			assert.Equal(t, "aaaabbbb", c.read("f"))
+		})
+	}
+}
+
+// Where nobody knows who died with the index, no file is complete that was open then, and none is appended to. One that is opened anew is as ever.
+func TestBlindSuccessor(t *testing.T) {
+	r := newRig(t)
+	f := r.connect(1).open("f", unix.O_RDWR|unix.O_CREAT)
+	r.x.Close()
+	r.start()
+	letGo := adopting(r)
+	r.x.Adopt(0)
+	letGo(errors.New("the target does not answer"))
+	b := r.comeBack(1)
+	b.ok(wire.OpReopen, reopen(f), nil)
+	b.put(f, 0, "bbbb")
+	for op, request := range map[wire.Op]wire.Body{
+		wire.OpAppend: &wire.Append{Ino: f.Ino, Len: 1, Limit: 100}, wire.OpWrite: &wire.Write{Ino: f.Ino, Off: wire.AtEnd, Limit: 100, Data: []byte("x")},
+	} {
+		err := b.conn.Call(op, request, nil)
+		assert.ErrorIs(t, err, syscall.EIO)
+		assert.ErrorContains(t, err, "nobody knows where the file ends")
+	}
+	b.close(f, true)
+	assert.False(t, b.stat("f").Closed)
+	b.open("f", unix.O_RDWR)
+	assert.EqualValues(t, 4, b.space(f, 1))
+	b.close(f, true)
+	assert.True(t, b.stat("f").Closed)
 }
 
 func TestReopen(t *testing.T) {

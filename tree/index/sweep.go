@@ -11,7 +11,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// Sweep removes the shards that nobody needs from a partition, which the caller has mounted for writing. Its rank may be one of an earlier run, to
+// Sweep removes unused shards from a partition, which the caller has mounted for writing. Its rank may be one of an earlier run, to
 // which nobody can tell what the index has released since.
 func (x *Index) Sweep(partition uint32, fs *microfs.FS) error {
 	x.mu.Lock()

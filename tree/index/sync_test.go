@@ -78,7 +78,7 @@ func TestReleasesSync(t *testing.T) {
 		small = append(small, shardOf(create(name, 4096))...)
 	}
 	for _, name := range []string{"5", "6"} {
-		large = append(large, shardOf(create(name, enoughRoom/2))...)
+		large = append(large, shardOf(create(name, promptRelease/2))...)
 	}
 	for _, c := range []struct {
 		what     string

@@ -59,6 +59,11 @@ func (r *OpenIno) fields(c *codec) {
 	u32(c, &r.Flags)
 }
 
+// Keep keeps a file that the client has open until somebody opens it by its number, whatever becomes of its names and of the client. EBADF.
+type Keep struct{ Ino microfs.Ino }
+
+func (r *Keep) fields(c *codec) { u64(c, &r.Ino) }
+
 // Reopen opens what the client had open at an index that was killed: so often, and of that so often for writing. ESTALE where it is gone.
 type Reopen struct {
 	Ino            microfs.Ino
@@ -121,14 +126,14 @@ func (r *Map) fields(c *codec) {
 
 // Append reserves space at the end of an open file, none of it at or beyond Most.
 type Append struct {
-	Ino       microfs.Ino
-	Len, Most int64
+	Ino        microfs.Ino
+	Len, Limit int64
 }
 
 func (r *Append) fields(c *codec) {
 	u64(c, &r.Ino)
 	u64(c, &r.Len)
-	u64(c, &r.Most)
+	u64(c, &r.Limit)
 }
 
 // AtEnd is the offset of a Write that appends.
@@ -136,15 +141,15 @@ const AtEnd = -1
 
 // Write writes to the index's own partition. Nothing is written at or beyond Most.
 type Write struct {
-	Ino       microfs.Ino
-	Off, Most int64
-	Data      []byte
+	Ino        microfs.Ino
+	Off, Limit int64
+	Data       []byte
 }
 
 func (r *Write) fields(c *codec) {
 	u64(c, &r.Ino)
 	u64(c, &r.Off)
-	u64(c, &r.Most)
+	u64(c, &r.Limit)
 	c.data(&r.Data)
 }
 
@@ -240,7 +245,7 @@ func (r *ReadDir) fields(c *codec) {
 	u32(c, &r.N)
 }
 
-// Access asks whether somebody may use a file.
+// Access asks whether a user may use a file.
 type Access struct {
 	Name
 	Mode   uint32

@@ -186,10 +186,10 @@ func (c *codec) array(v []byte) {
 }
 
 // list is at most `most` elements, of at least `size` bytes each, which are read into the memory that v has.
-func list[T any](c *codec, v *[]T, most, size int, element func(*codec, *T)) {
+func list[T any](c *codec, v *[]T, limit, size int, element func(*codec, *T)) {
 	n := len(*v)
 	count(c, &n)
-	if n > most || c.reading && n > len(c.b)/size {
+	if n > limit || c.reading && n > len(c.b)/size {
 		c.fail(fmt.Sprintf("a list of %d", n))
 	}
 	if c.err != nil {

@@ -88,7 +88,7 @@ func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone != nil {
-		return nil // it is closed, and its descriptor may be somebody else's now
+		return nil // it is closed, and its descriptor may have been reused
 	}
 	c.gone = ErrGone
 	return c.stream.Close()

@@ -59,7 +59,7 @@ type header struct {
 	length int // of the body
 }
 
-// seal puts the header before the body in b, which begins with room for it.
+// seal puts the header before the body in b, which begins with space for it.
 func (h *header) seal(b []byte) {
 	le := binary.LittleEndian
 	copy(b, magic)

@@ -35,7 +35,7 @@ var (
 	samplePlace  = Name{Dir: 17, Path: "d/file"}
 	sampleRanges = []Range{{Off: 0, Len: 4096}, {Off: 1 << 40, Len: 1}}
 	sampleFile   = &File{Attr: sampleAttr, More: true, Segments: []Segment{
-		{Off: 0, Len: 1, Kind: Hole}, {Off: 1, Len: 2, Kind: Own}, {Off: 3, Len: 4, Kind: Mapped, Place: 5, Cut: 6}}}
+		{Off: 0, Len: 1, Kind: Hole}, {Off: 1, Len: 2, Kind: Own}, {Off: 3, Len: 4, Kind: Mapped, Partition: 5, Cut: 6}}}
 	samplePublication = Publication{Ino: 1, Birth: 2, Cut: 3, Size: 4, Mtime: at(5), Durable: true, Ranges: sampleRanges}
 )
 
@@ -54,8 +54,8 @@ var exchanges = []struct {
 	{op: OpClose, request: &Close{Writer: true, Publication: samplePublication}},
 	{op: OpPublish, request: &samplePublication, answer: &AttrAnswer{Attr: sampleAttr}},
 	{op: OpMap, request: &Map{Ino: 1, Off: 2, Len: 3}, answer: sampleFile},
-	{op: OpAppend, request: &Append{Ino: 1, Len: 2, Most: 1<<63 - 1}, answer: &Space{Off: 3, Len: 4}},
-	{op: OpWrite, request: &Write{Ino: 1, Off: AtEnd, Most: 3, Data: []byte("bytes")}, answer: &Written{Off: 6, N: 5, Attr: sampleAttr}},
+	{op: OpAppend, request: &Append{Ino: 1, Len: 2, Limit: 1<<63 - 1}, answer: &Space{Off: 3, Len: 4}},
+	{op: OpWrite, request: &Write{Ino: 1, Off: AtEnd, Limit: 3, Data: []byte("bytes")}, answer: &Written{Off: 6, N: 5, Attr: sampleAttr}},
 	{op: OpRead, request: &Read{Ino: 1, Off: 2, Len: 3}, answer: &Data{Bytes: []byte("own")}},
 	{op: OpStat, request: &Stat{Name: samplePlace, Follow: true}, answer: &AttrAnswer{Attr: sampleAttr}},
 	{op: OpSetAttr, request: &SetAttr{Name: samplePlace, Follow: true, What: microfs.SetAttr{
@@ -82,6 +82,7 @@ var exchanges = []struct {
 	{op: OpSetCred, request: &Cred{Cred: sampleCred}},
 	{op: OpReopen, request: &Reopen{Ino: 1, Birth: 2, Opens: 4, Writers: 3}},
 	{op: OpReadCopy, request: &Read{Ino: 1, Off: 2, Len: 3}, answer: &Data{Bytes: []byte("abc")}},
+	{op: OpKeep, request: &Keep{Ino: 7}},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: syscall.ENOENT},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: &microfs.EscapeError{Path: "/etc"}},
 	{op: OpMkdir, request: &Mkdir{Name: samplePlace}, err: &Error{Errno: syscall.ENOSPC, Text: "there is no room for another name"}},
@@ -157,7 +158,7 @@ func TestEveryOperationIsInTheGoldenFile(t *testing.T) {
 	for op, name := range opNames {
 		assert.Equal(t, name != "", there[Op(op)], "%v", Op(op))
 	}
-	assert.Equal(t, "operation 32", Op(32).String())
+	assert.Equal(t, "operation 33", Op(33).String())
 	assert.Equal(t, "operation 1000", Op(1000).String())
 }
 

@@ -38,6 +38,7 @@ const (
 	OpSetCred  Op = 29 // Cred, nil
 	OpReopen   Op = 30 // Reopen, nil
 	OpReadCopy Op = 31 // Read, Data
+	OpKeep     Op = 32 // Keep, nil
 )
 
 var opNames = [...]string{
@@ -46,7 +47,7 @@ var opNames = [...]string{
 	OpTruncate: "Truncate", OpAllocate: "Allocate", OpReadDir: "ReadDir", OpAccess: "Access", OpMkdir: "Mkdir",
 	OpUnlink: "Unlink", OpRename: "Rename", OpLink: "Link", OpSymlink: "Symlink", OpReadlink: "Readlink", OpPath: "Path",
 	OpStatFS: "StatFS", OpSync: "Sync", OpLock: "Lock", OpShards: "Shards", OpGrow: "Grow", OpSetCred: "SetCred",
-	OpReopen: "Reopen", OpReadCopy: "ReadCopy",
+	OpReopen: "Reopen", OpReadCopy: "ReadCopy", OpKeep: "Keep",
 }
 
 // String names the operation.

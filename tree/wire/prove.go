@@ -10,7 +10,7 @@ import (
 	"io"
 )
 
-// A connection that anybody could have made begins with a proof by both ends that they know the secret of the run. Nobody
+// A connection that any user could have made begins with a proof by both ends that they know the secret of the run. Nobody
 // learns the secret from it. What follows is not encrypted: neither are the commands to targets.
 //
 //	client   16  magic "NVMECR-TREE-TCP", a byte: the version, 1
@@ -22,7 +22,7 @@ const proofMagic = "NVMECR-TREE-TCP\x01"
 
 const nonceSize = 32
 
-// A Secret is what the processes of a run have in common, and nobody else.
+// A Secret is known to the processes of a run alone.
 type Secret [32]byte
 
 // ErrNotProved: the other end does not know the secret of the run, or is something else.

@@ -40,6 +40,7 @@ func FileOf(request Body) microfs.Ino {
 
 func (n *Name) file() microfs.Ino        { return n.Dir }
 func (r *OpenIno) file() microfs.Ino     { return r.Ino }
+func (r *Keep) file() microfs.Ino        { return r.Ino }
 func (r *Publication) file() microfs.Ino { return r.Ino } // and of Close
 func (r *Map) file() microfs.Ino         { return r.Ino }
 func (r *Append) file() microfs.Ino      { return r.Ino }

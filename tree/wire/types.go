@@ -47,18 +47,18 @@ type Kind uint8
 
 // The kinds of segments.
 const (
-	Hole   Kind = 0 // nobody: they are zeros
+	Hole   Kind = 0 // none: they are zeros
 	Own    Kind = 1 // the index
 	Mapped Kind = 2 // a partition
 )
 
-// A Segment is a part of a file, and where its bytes are. Place and Cut are those of the shard if
+// A Segment is a part of a file, and where its bytes are. Partition and Cut are those of the shard if
 // Kind is Mapped.
 type Segment struct {
-	Off, Len int64
-	Kind     Kind
-	Place    uint32 // partition
-	Cut      uint32
+	Off, Len  int64
+	Kind      Kind
+	Partition uint32 // partition
+	Cut       uint32
 }
 
 const segmentSize = 25
@@ -67,7 +67,7 @@ func (s *Segment) fields(c *codec) {
 	u64(c, &s.Off)
 	u64(c, &s.Len)
 	u8(c, &s.Kind)
-	u32(c, &s.Place)
+	u32(c, &s.Partition)
 	u32(c, &s.Cut)
 }
 

@@ -81,7 +81,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	o.env.Config.BindFlags(f, benchSettings()...)
 }
 
-// benchSettings are those of the store's settings that the benchmark takes.
+// benchSettings returns the names of the store's settings that the benchmark takes.
 func benchSettings() []string {
 	var names []string
 	for name := range config.Default().Values() {
@@ -92,8 +92,8 @@ func benchSettings() []string {
 	return names
 }
 
-// run calls conduct in the process that conducts the ranks. The others of a job
-// that mpirun or srun has started become ranks, or agents of them.
+// run calls conduct in the process that coordinates the ranks. In a job of mpirun or srun the other
+// processes become ranks, or agents that start ranks.
 func (o *options) run(conduct func(context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -105,9 +105,8 @@ func (o *options) run(conduct func(context.Context) error) error {
 	return conduct(ctx)
 }
 
-// inJob is one of the processes that mpirun or srun has started. Rank 0
-// conducts, and prints.
-func (o *options) inJob(ctx context.Context, place store.Place, conduct func(context.Context) error) (err error) {
+// inJob runs one of the processes that mpirun or srun has started. Rank 0 coordinates, and prints.
+func (o *options) inJob(ctx context.Context, place store.Proc, conduct func(context.Context) error) (err error) {
 	file, err := workers.Rendezvous(o.meet)
 	if err != nil {
 		return err
@@ -123,7 +122,7 @@ func (o *options) inJob(ctx context.Context, place store.Place, conduct func(con
 	return conduct(ctx)
 }
 
-// conduct runs one experiment and prints what came out.
+// conduct runs one experiment and prints its result.
 func (o *options) conduct(ctx context.Context, cmd *cobra.Command, x *bench.Experiment) error {
 	r, err := o.measure(ctx, cmd, func(ctx context.Context, r *result.Report) error {
 		res, err := x.Measure(ctx, &o.env)
@@ -141,7 +140,7 @@ func (o *options) conduct(ctx context.Context, cmd *cobra.Command, x *bench.Expe
 	return o.save(r)
 }
 
-// measure prepares the environment and lets fill do what goes into a report.
+// measure prepares the environment and calls fill to fill a report.
 func (o *options) measure(ctx context.Context, cmd *cobra.Command, fill func(context.Context, *result.Report) error) (r *result.Report, err error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
-// Command nvmecr-bench is `nvmecr bench`: the program nvmecr executes it, with what
-// follows the word bench. It is a program of its own so that nvmecr does not
-// have in it what only the benchmark needs.
+// Command nvmecr-bench is `nvmecr bench`: the program nvmecr executes it, with the arguments after
+// the word bench. It is a program of its own, so that nvmecr does not include the dependencies of
+// the benchmark.
 package main
 
 import (
@@ -30,7 +30,7 @@ srun, the processes of that job are the ranks.`,
 		Example: `  nvmecr bench checkpoint --ranks 4 --rounds 9
   nvmecr bench checkpoint --target "trtype:TCP traddr:10.0.0.5 subnqn:... ns:1" --launch "srun -n 64"
   mpirun -n 16 nvmecr bench checkpoint --peer dir:/lustre/scratch`,
-		// The shell completes for nvmecr, which asks here.
+		// The shell's completion is that of nvmecr, which calls this program.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              cli.Args(cobra.NoArgs),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -80,7 +80,7 @@ func (o *reportOptions) report(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.out, 0o777); err != nil { // not in half an hour
+	if err := os.MkdirAll(o.out, 0o777); err != nil { // before half an hour of measurements
 		return fmt.Errorf("--out: %w", err)
 	}
 	r, err := o.measure(ctx, cmd, func(ctx context.Context, r *result.Report) error {
@@ -89,7 +89,7 @@ func (o *reportOptions) report(ctx context.Context, cmd *cobra.Command) error {
 		err := o.env.All(ctx, experiments, o.within, func(res *result.Result) {
 			r.Results = append(r.Results, res)
 			if err := report.Save(o.out, r); err != nil {
-				stop(err) // there is no use in going on
+				stop(err) // no further results can be saved
 			}
 		})
 		return cmp.Or(err, context.Cause(ctx))
@@ -103,7 +103,7 @@ func (o *reportOptions) report(ctx context.Context, cmd *cobra.Command) error {
 	return o.summary(cmd.OutOrStdout(), r)
 }
 
-// summary says in a few lines what was found, and where all of it is.
+// summary prints the findings in a few lines, and where the report is.
 func (o *reportOptions) summary(w io.Writer, r *result.Report) error {
 	if err := report.Summary(w, r); err != nil {
 		return err

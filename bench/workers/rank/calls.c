@@ -160,16 +160,16 @@ static const struct kind *find(const char *name)
 static bool begin(struct object *o, const struct kind *k)
 {
 	static char *data; /* touched, and kept for the next command */
-	static size_t room;
+	static size_t capacity;
 
-	if (o->size > room && k->call != call_readdir) {
+	if (o->size > capacity && k->call != call_readdir) {
 		free(data);
-		room = 0;
+		capacity = 0;
 		data = aligned_alloc(4096, (o->size + 4095) / 4096 * 4096);
 		if (!data)
 			return false;
 		memset(data, 0x5a, o->size);
-		room = o->size;
+		capacity = o->size;
 	}
 	o->data = data;
 	if (k->flags != -1 && (o->fd = open(o->path, k->flags | O_CLOEXEC, 0600)) < 0)

@@ -55,17 +55,17 @@ static uint64_t stamp_at(const struct checkpoint *c, uint64_t offset)
 	return (c->stamp + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ offset;
 }
 
-bool samples_reserve(struct samples *s, size_t room)
+bool samples_reserve(struct samples *s, size_t capacity)
 {
-	if (room > s->room) {
-		int64_t *more = realloc(s->ns, room * sizeof *more);
+	if (capacity > s->capacity) {
+		int64_t *more = realloc(s->ns, capacity * sizeof *more);
 
 		if (!more)
 			return fail("memory for the times of calls");
 		s->ns = more;
-		s->room = room;
+		s->capacity = capacity;
 	}
-	memset(s->ns, 0, s->room * sizeof *s->ns);
+	memset(s->ns, 0, s->capacity * sizeof *s->ns);
 	s->count = 0;
 	return true;
 }

@@ -26,13 +26,13 @@ int64_t now(void);
 /* samples are the times of single calls. */
 struct samples {
 	int64_t *ns;
-	size_t count, room;
+	size_t count, capacity;
 };
 
-bool samples_reserve(struct samples *s, size_t room); /* touches the memory */
+bool samples_reserve(struct samples *s, size_t capacity); /* touches the memory */
 static inline void samples_add(struct samples *s, int64_t ns)
 {
-	if (s->count < s->room)
+	if (s->count < s->capacity)
 		s->ns[s->count++] = ns;
 }
 

@@ -25,11 +25,11 @@ type adviseOptions struct {
 	restart span
 }
 
-// usualRestart is how long it takes from a failure until a job goes on, where nobody says it.
-const usualRestart = time.Minute
+// defaultRestart is the time from a failure until the job continues, unless a flag gives it.
+const defaultRestart = time.Minute
 
 func newAdvise() *cobra.Command {
-	o := &adviseOptions{restart: span(usualRestart)}
+	o := &adviseOptions{restart: span(defaultRestart)}
 	cmd := &cobra.Command{
 		Use:   "advise --mtbf TIME [flags] [PATTERN]",
 		Short: "Suggest how often to write checkpoints",
@@ -97,6 +97,10 @@ func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, err
 	}
 	a := &advice{Pattern: s.Pattern}
 	level := a.measure(sets, time.Duration(o.mtbf), time.Duration(o.restart))
+	if len(sets) > 1 && a.overlap() {
+		return nil, fmt.Errorf("checkpoints of %s take %s, and one is complete each %s: some ranks write one while others still write the one before, so files do not say what a checkpoint costs",
+			s.Pattern, shortTime(a.Cost), shortTime(a.Interval))
+	}
 	if o.mtbf2 > 0 {
 		a.Every = interval.Every(level, interval.Level{Cost: level.Cost, MTBF: time.Duration(o.mtbf2)})
 	}
@@ -126,6 +130,9 @@ func (a *advice) measure(sets []*checkpoint.Set, mtbf, restart time.Duration) in
 	}
 	return level
 }
+
+// overlap reports whether ranks write the next checkpoint while others still write one: how long each takes is not its cost then.
+func (a *advice) overlap() bool { return a.Cost >= a.Interval }
 
 // inSummary is what the summary of a run says of the checkpoints that it has written.
 func (a *advice) inSummary(mtbf time.Duration) string {

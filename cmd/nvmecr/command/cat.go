@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/cli"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // copyBuffer is how much of a file is read at a time.
@@ -69,7 +69,7 @@ func (o *catOptions) print(ctx context.Context, w io.Writer, name string) error 
 }
 
 // copyOut writes the content of a file to w.
-func copyOut(p *posixshim.Mount, name string, w io.Writer) error {
+func copyOut(p *vfs.Mount, name string, w io.Writer) error {
 	f, err := p.FS.Open(microfs.RootIno, name, syscall.O_RDONLY, 0)
 	if err != nil {
 		return err

@@ -42,7 +42,6 @@ of another target may take the checkpoint.`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			defer o.close()
-			o.findLost = true
 			list, err := o.allLevels(cmd, first(args))
 			if err != nil {
 				return err
@@ -52,10 +51,11 @@ of another target may take the checkpoint.`,
 			} else {
 				err = printCheckpoints(cmd.OutOrStdout(), list, o.verified())
 			}
+			o.sayMirrors(cmd.Context())
 			return errors.Join(err, o.end())
 		},
 	}
-	o.bindSets(cmd, "level2", "copies")
+	o.bindSets(cmd, "level2", "copies", "copies-sync")
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON, with the files [NVMECR_JSON]")
 	return cmd
 }
@@ -83,10 +83,28 @@ func levelsOf(c *drain.Checkpoint) (list []string) {
 // levelText is levelsOf for people.
 func levelText(c *drain.Checkpoint) string {
 	list := levelsOf(c)
-	if i := slices.Index(list, levelCopies); i >= 0 && !c.Copied.Protected() {
-		list[i] = fmt.Sprintf("%s %d/%d", levelCopies, c.Copied.PartsPresent(), len(c.Copied.Parts))
+	if i := slices.Index(list, levelCopies); i >= 0 {
+		list[i] = copiesText(c.Copied)
 	}
 	return strings.Join(list, ", ")
+}
+
+// copiesText says which copies of a set there are, and of shards how many more may be lost.
+func copiesText(s *drain.Set) string {
+	whole := s.Code == drain.Code{}
+	switch {
+	case whole && s.Protected():
+		return levelCopies
+	case whole:
+		return fmt.Sprintf("%s %d/%d", levelCopies, s.PartsPresent(), len(s.Parts))
+	case s.Protected():
+		return fmt.Sprint(s.Code, " protected")
+	}
+	without := fmt.Sprintf("%v without shards %s", s.Code, strings.Trim(fmt.Sprint(s.Lacking()), "[]"))
+	if s.Spare() < 0 {
+		return without + ": too few"
+	}
+	return fmt.Sprintf("%s: bears %d more", without, s.Spare())
 }
 
 // verifiedAt returns when a checkpoint was last read back on another level than the store; nil if it is on none.
@@ -171,10 +189,25 @@ type leveledSeries struct {
 type leveledSet struct {
 	latestSet
 	Levels    []string   `json:"levels"`
-	Protected bool       `json:"protected"`               // all copies are there
+	Protected bool       `json:"protected"`               // another loss costs nothing
+	Shards    *shardSet  `json:"shards,omitempty"`        // which copies are
 	Stored    *time.Time `json:"storeVerified,omitempty"` // when nvmecr verify last read the store
 	Directory string     `json:"directory,omitempty"`     // on the second level
 	Verified  *time.Time `json:"verified,omitempty"`      // there, or on copies
+}
+
+// A shardSet says what there is of a checkpoint that is cut into shards.
+type shardSet struct {
+	Code    string `json:"code"`
+	Lacking []int  `json:"lacking"` // their numbers
+	Spare   int    `json:"spare"`   // how many more may be lost; negative: too many are
+}
+
+func newShardSet(s *drain.Set) *shardSet {
+	if s == nil || s.Code == (drain.Code{}) {
+		return nil
+	}
+	return &shardSet{s.Code.String(), append([]int{}, s.Lacking()...), s.Spare()}
 }
 
 func newLeveled(list []drain.Series, stored time.Time) []leveledSeries {
@@ -187,7 +220,7 @@ func newLeveled(list []drain.Series, stored time.Time) []leveledSeries {
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
 			set := leveledSet{
-				latestSet: newSet(&c.Set), Levels: levelsOf(c), Verified: verifiedAt(c), Protected: c.Copied != nil && c.Copied.Protected(),
+				latestSet: newSet(&c.Set), Levels: levelsOf(c), Verified: verifiedAt(c), Protected: c.Protected(), Shards: newShardSet(c.Copied),
 			}
 			if isVerified(c, stored) {
 				set.Stored = &stored

@@ -35,6 +35,7 @@ func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell fun
 	for t, p := range parts {
 		switch err := errs[t]; {
 		case errors.Is(err, parttable.ErrNoTable), errors.Is(err, store.ErrNoCopies), errors.Is(err, microfs.ErrUnformatted):
+		case err != nil && ctx.Err() != nil: // the caller was told to end
 		case err != nil:
 			tell(fmt.Errorf("copies: %w", err))
 		default:
@@ -42,8 +43,17 @@ func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell fun
 			areas[t] = drain.OpenArea(p.FS, fmt.Sprintf("copies on target %s", p.Target))
 		}
 	}
-	c.Copies = drain.NewCopies(areas, domains(cfg.Targets))
+	c.Copies = drain.NewCopies(areas, store.Domains(cfg.Targets), codeOf(cfg))
 	return c
+}
+
+// codeOf is how checkpoints are cut that are copied now.
+func codeOf(cfg *config.Config) drain.Code {
+	data, parity := cfg.Copies.Shards()
+	if data == 0 {
+		return drain.Code{}
+	}
+	return drain.NewCode(data, parity)
 }
 
 func (c *copyAreas) close() (err error) {
@@ -53,31 +63,37 @@ func (c *copyAreas) close() (err error) {
 	return err
 }
 
-// domains returns the failure domains of targets: those at one address fail together, unless all of them are.
-func domains(targets []nvmf.TransportID) (list []string) {
-	for _, t := range targets {
-		list = append(list, t.Address)
-	}
-	if !slices.ContainsFunc(list, func(d string) bool { return d != list[0] }) {
-		for i := range list {
-			list[i] = fmt.Sprint(i)
-		}
-	}
-	return list
-}
-
-// checkCopies refuses copies where there is no place for them.
+// checkCopies refuses copies where there is no copy area.
 func checkCopies(cfg *config.Config) error {
 	private := func(t nvmf.TransportID) bool { return t.Transport == nvmf.Mem || t.Transport == nvmf.PCIe }
 	switch i := slices.IndexFunc(cfg.Targets, private); {
-	case cfg.Copies == config.CopiesNone:
+	case cfg.Copies == config.CopiesNone && !cfg.CopiesSync:
 		return nil
 	case i >= 0:
 		return fmt.Errorf("--copies: target %s can be opened by one process only, and another process makes the copies: serve it with nvmecr target and name that target", cfg.Targets[i])
 	case len(cfg.Targets) < 2:
 		return errors.New("--copies: copies need a second target: name several with --target, or leave --copies out")
+	case cfg.CopiesSync && cfg.Copies != config.CopiesNone && cfg.Copies != config.CopiesPartner:
+		return fmt.Errorf("--copies-sync: targets are mirrored, which goes with --copies partner, not with --copies %s", cfg.Copies)
+	case cfg.CopiesSync:
+		cfg.Copies = config.CopiesNone // the mirrors are in the place of copies
+		return store.CheckMirror(cfg.Targets)
 	}
-	return nil
+	return checkShards(cfg)
+}
+
+// checkShards refuses to cut checkpoints into more shards than there are failure domains.
+func checkShards(cfg *config.Config) error {
+	data, parity := cfg.Copies.Shards()
+	list := store.Domains(cfg.Targets)
+	slices.Sort(list)
+	n := len(slices.Compact(list))
+	if data+parity <= n {
+		return nil
+	}
+	least := min(parity, n-1)
+	return fmt.Errorf("--copies %s: %d shards need as many failure domains, and the targets are in %d: name targets at more addresses, or take --copies rs:%d+%d",
+		cfg.Copies, data+parity, n, n-least, least)
 }
 
 // copied returns the sets of which there are copies. Damaged ones are told of, and areas that cannot be used: the others, and the store, are there all the same.
@@ -93,18 +109,18 @@ func (o *levelReader) copied(ctx context.Context) []drain.Set {
 	return sets
 }
 
-// depends returns the targets by whose loss a file is lost.
+// depends returns the targets with whose loss the file is lost.
 func (o *levelReader) depends(f *drain.File) (targets []int) {
 	switch _, alone := o.on[f.Rank]; {
 	case alone && f.Rank >= 0:
 		targets = []int{o.on[f.Rank]}
-	case o.tree: // of several ranks, or nobody knows
+	case o.tree: // of several ranks, or of an unknown one
 		for _, t := range o.on {
 			targets = append(targets, t)
 		}
 	}
 	if o.tree || len(targets) == 0 {
-		targets = append(targets, 0) // the first one has the index, and the solo partition
+		targets = append(targets, 0) // the first one has the index, and the singleton partition
 	}
 	slices.Sort(targets)
 	return slices.Compact(targets)
@@ -129,7 +145,7 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	var unusable error
 	areas := openCopies(f.cmd.Context(), cfg, false, func(err error) { unusable = errors.Join(unusable, err) })
 	for s, c := range due {
-		e := f.copyOne(o, areas.Copies, s.Pattern, c, drain.Options{Limit: int64(f.limit), Background: r == now})
+		e := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1}))
 		if e == nil && o.keep > 0 {
 			e = o.retain(areas.Copies, s.Pattern)
 		}
@@ -196,7 +212,7 @@ func (o *drainOptions) retain(level setKeeper, pattern string) error {
 
 // anyLevelNeeded refuses a command that has nothing to do without copies or a second level.
 func (o *levelReader) anyLevelNeeded() error {
-	if o.cfg.Copies != config.CopiesNone {
+	if o.cfg.Copies != config.CopiesNone || o.cfg.CopiesSync {
 		return nil
 	}
 	return o.levelNeeded()

@@ -4,9 +4,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"nvmecr/drain"
+	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
 
@@ -22,13 +25,13 @@ func TestDomains(t *testing.T) {
 		for i, a := range c.addresses {
 			targets = append(targets, nvmf.TransportID{Transport: nvmf.TCP, Address: a, NSID: uint32(i + 1)})
 		}
-		assert.Equal(t, c.want, domains(targets))
+		assert.Equal(t, c.want, store.Domains(targets))
 	}
 }
 
 // TestDepends: by the loss of which targets a file is lost.
 func TestDepends(t *testing.T) {
-	on := map[int]int{0: 0, 1: 1, 2: 2, parttable.Solo: 0}
+	on := map[int]int{0: 0, 1: 1, 2: 2, parttable.Singleton: 0}
 	for _, c := range []struct {
 		name string
 		tree bool
@@ -44,5 +47,33 @@ func TestDepends(t *testing.T) {
 		o := &levelReader{}
 		o.tree, o.on = c.tree, on
 		assert.Equal(t, c.want, o.depends(&drain.File{Rank: c.rank}), c.name)
+	}
+}
+
+// TestCheckShards: shards are refused where there are fewer failure domains, with what fits.
+func TestCheckShards(t *testing.T) {
+	for _, c := range []struct {
+		copies    config.Copies
+		addresses []string
+		fits      string // "": what is asked for
+	}{
+		{"rs:2+1", []string{"a", "b", "c"}, ""},
+		{"rs:2+1", []string{"a", "a", "a"}, ""},
+		{"rs:2+1", []string{"a", "a", "b"}, "take --copies rs:1+1"},
+		{"rs:4+2", []string{"a", "b", "c", "d", "a"}, "take --copies rs:2+2"},
+		{"rs:2+3", []string{"a", "b", "c"}, "take --copies rs:1+2"},
+		{"rs:4+2", []string{"a", "b"}, "take --copies rs:1+1"},
+		{"partner", []string{"a", "b"}, ""},
+	} {
+		cfg := &config.Config{Copies: c.copies}
+		for i, a := range c.addresses {
+			cfg.Targets = append(cfg.Targets, nvmf.TransportID{Transport: nvmf.TCP, Address: a, NSID: uint32(i + 1)})
+		}
+		err := checkCopies(cfg)
+		if c.fits == "" {
+			require.NoError(t, err, c.copies)
+			continue
+		}
+		require.ErrorContains(t, err, c.fits)
 	}
 }

@@ -41,7 +41,7 @@ type copiedFile struct {
 	file int
 }
 
-// copyPatience is the part of the time-out that a target with copies is waited for: who reads waits meanwhile.
+// copyPatience is the part of the time-out that a target with copies is waited for: the reader waits meanwhile.
 const copyPatience = 2
 
 func newCopyReader(cfg *config.Config) *copyReader {
@@ -76,7 +76,7 @@ func (r *copyReader) read(key copyKey, b []byte, off int64) error {
 	return r.areas.ReadAt(c.set, c.file, b, off)
 }
 
-// look looks at what copies there are now. Without checksums nobody could tell that the drainer has put something else in their place.
+// look lists the present copies. Without checksums it could not be detected that the drainer has reused their space.
 func (r *copyReader) look() error {
 	if r.areas != nil {
 		_ = r.areas.close() // they were only read

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/cli"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 type cpOptions struct{ reader }
@@ -29,7 +29,7 @@ func newCp() *cobra.Command {
 		Long: `Copies a file or a directory with all below it to a local path, with mode and
 time, as it is on the namespace: also while the job runs and after it died.
 Where LOCAL is a directory the copy goes into it. A PATH that several ranks
-have is copied to LOCAL/rank0, LOCAL/rank1 and so on (LOCAL/solo: job scripts), unless --rank chooses.
+have is copied to LOCAL/rank0, LOCAL/rank1 and so on (LOCAL/singleton: job scripts), unless --rank chooses.
 Files that their writer never closed are copied too, and named on stderr. So is
 what cannot be read; the others are copied, and the exit status is 1.`,
 		Example: `  nvmecr cp --rank 0 /melt.600.0 .
@@ -128,11 +128,24 @@ func openDestination(local, name string, dir bool) (d destination, err error) {
 		return d, err
 	}
 	if dir && d.base != "." {
-		if err := d.root.MkdirAll(d.base, 0o777); err != nil {
+		if err := d.mkdir(d.base, 0o777); err != nil {
 			return d, errors.Join(err, d.root.Close())
 		}
 	}
 	return d, nil
+}
+
+// mkdir makes a directory, unless there is one.
+func (d destination) mkdir(dest string, perm fs.FileMode) error {
+	err := d.root.MkdirAll(dest, perm)
+	if err == nil {
+		return nil
+	}
+	at := printable(filepath.Join(d.root.Name(), dest))
+	if info, e := d.root.Lstat(dest); e == nil && !info.IsDir() {
+		return localError{fmt.Errorf("%s has to be a directory, and is a file or a link: remove it, or copy to another place", at)}
+	}
+	return localError{fmt.Errorf("cannot make the directory %s: %w", at, err)}
 }
 
 // A localError is one of writing the copy: the next file fares no better.
@@ -143,14 +156,10 @@ func (e localError) Unwrap() error { return e.error }
 func writing(err error) bool { return errors.As(err, new(localError)) }
 
 // copyOne copies a file or a symbolic link to dest, or makes the directory.
-func (o *cpOptions) copyOne(p *posixshim.Mount, rank int, name string, d destination, dest string, a microfs.Attr) error {
+func (o *cpOptions) copyOne(p *vfs.Mount, rank int, name string, d destination, dest string, a microfs.Attr) error {
 	switch mode := fileMode(a.Mode); {
 	case mode.IsDir():
-		// The owner must be able to fill it.
-		if err := d.root.MkdirAll(dest, mode.Perm()|0o700); err != nil {
-			return localError{err}
-		}
-		return nil
+		return d.mkdir(dest, mode.Perm()|0o700) // the owner must be able to fill it
 	case mode&fs.ModeSymlink != 0:
 		to, err := p.FS.Readlink(microfs.RootIno, name)
 		if err != nil {
@@ -169,12 +178,12 @@ func (o *cpOptions) copyOne(p *posixshim.Mount, rank int, name string, d destina
 
 // copyFile writes to a name of its own first: dest is either the whole file or
 // what it was before.
-func (o *cpOptions) copyFile(p *posixshim.Mount, rank int, name string, d destination, dest string, a microfs.Attr) (err error) {
+func (o *cpOptions) copyFile(p *vfs.Mount, rank int, name string, d destination, dest string, a microfs.Attr) (err error) {
 	part := path.Join(path.Dir(dest), fmt.Sprintf(".nvmecr-%s.part", uuid.NewString()))
 	f, err := d.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		if cause := errors.Unwrap(err); cause != nil {
-			err = cause // its name is nobody's business
+			err = cause // the temporary name means nothing to users
 		}
 		return localError{fmt.Errorf("cannot write %s: %w", printable(dest), err)}
 	}
@@ -197,7 +206,7 @@ func (o *cpOptions) copyFile(p *posixshim.Mount, rank int, name string, d destin
 }
 
 // copySparse copies the data of a file and leaves its holes.
-func copySparse(p *posixshim.Mount, name string, to *os.File, size int64) error {
+func copySparse(p *vfs.Mount, name string, to *os.File, size int64) error {
 	f, err := p.FS.Open(microfs.RootIno, name, syscall.O_RDONLY, 0)
 	if err != nil {
 		return err

@@ -3,11 +3,13 @@ package command
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"nvmecr/drain"
 	"nvmecr/internal/cli"
+	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
 
@@ -15,6 +17,8 @@ type drainOptions struct {
 	levelReader
 	all       bool
 	following bool
+	together  bool
+	peer      bool
 	every     string
 	keep      int
 	// keepStored is the run's --keep.
@@ -37,19 +41,23 @@ compared: a checkpoint that is half copied never counts. A copy that was cut sho
 taken up again by the next call.`,
 		Example: `  nvmecr drain --level2 /lustre/me                    # the newest complete checkpoint
   nvmecr drain --level2 /lustre/me --all 'melt.{step}.*'
-  nvmecr drain --name melt --level2 /lustre/me --keep 3 --limit 500M`,
+  nvmecr drain --name melt --level2 /lustre/me --keep 3 --limit 500M
+  srun --ntasks-per-node=1 nvmecr drain --level2 /lustre/me --together    # from all hosts at once`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, first(args))
 		},
 	}
-	o.bindSets(cmd, "level2", "compress", "copies")
+	o.bindSets(cmd, "level2", "compress", "incremental", "copies")
 	cli.AddSwitch(cmd.Flags(), &o.all, "all", "", "all complete checkpoints, not the newest one only [NVMECR_ALL]")
 	cli.AddSwitch(cmd.Flags(), &o.following, "follow", "", "go on while the job runs, until interrupted or standard input ends [NVMECR_FOLLOW]")
 	cmd.Flags().StringVar(&o.every, "every", "1", "with --follow copy each `N`th checkpoint only, or one in a time such as 30m [NVMECR_EVERY]")
 	cmd.Flags().IntVar(&o.keep, "keep", 0, "of the checkpoints of the pattern in DIRECTORY keep the newest `N` only; all without it [NVMECR_KEEP]")
 	cmd.Flags().StringVar(&o.keepStored, "keep-stored", "", "with --follow, in a run: keep the newest `N` in the store only, or as many as there is space for (auto)")
 	_ = cmd.Flags().MarkHidden("keep-stored") // it is there
+	cli.AddSwitch(cmd.Flags(), &o.together, "together", "", "in a job: each of its ranks copies a part, from its own host [NVMECR_TOGETHER]")
+	cli.AddSwitch(cmd.Flags(), &o.peer, "peer", "", "in a run, on another host than its nvmecr drain --follow: copy a part of what that copies, until standard input ends")
+	_ = cmd.Flags().MarkHidden("peer") // it is there
 	cmd.Flags().StringVar(&o.limit, "limit", "", "copy no more than `SIZE` in a second, such as 500M [NVMECR_LIMIT]")
 	return cmd
 }
@@ -58,6 +66,9 @@ func (o *drainOptions) run(cmd *cobra.Command, pattern string) error {
 	limit, err := o.check()
 	if err != nil {
 		return err
+	}
+	if o.peer {
+		return o.joinRun(cmd)
 	}
 	if o.following {
 		return o.follow(cmd, pattern, limit)
@@ -71,10 +82,17 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 	if err == nil {
 		err = o.levelNeeded()
 	}
+	if err == nil {
+		err = checkIncremental(o.cfg, o.level)
+	}
 	if err != nil {
 		return err
 	}
 	series, err := choose(list, "drain")
+	if err != nil {
+		return err
+	}
+	share, err := o.share()
 	if err != nil {
 		return err
 	}
@@ -85,16 +103,28 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
 	for _, c := range pending {
-		if err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit)}); err != nil {
+		if err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share}); err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 		}
 	}
-	if !o.failed && o.keep > 0 {
+	if !o.failed && o.keep > 0 && share.Number == 0 {
 		if err := o.retain(o.level, series.Pattern); err != nil {
 			o.fail(err)
 		}
 	}
 	return o.end()
+}
+
+// share returns what this process copies.
+func (o *drainOptions) share() (drain.Share, error) {
+	if !o.together {
+		return drain.Share{}, nil
+	}
+	proc, err := store.ProcFromEnv(os.Getenv)
+	if err == nil && !launched(proc) {
+		err = cli.UsageError{Err: errors.New("--together: this is no rank of a job; start it with mpirun or srun, or leave --together out")}
+	}
+	return drain.Share{Number: proc.Rank, Of: proc.Size}, err
 }
 
 func (o *drainOptions) check() (limit nvmf.Bytes, err error) {
@@ -119,6 +149,10 @@ func (o *drainOptions) pending(s *drain.Series) (list []*drain.Checkpoint) {
 }
 
 func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) error {
+	quiet := how.Share.Number > 0 // the first one tells
+	if c.Drained != nil && quiet {
+		return nil
+	}
 	if c.Drained != nil {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: is in %s\n", printable(c.Name), printable(c.Drained.Dir))
 		return nil
@@ -131,16 +165,24 @@ func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string,
 	var b bar
 	b.begin(o.stderr, nvmf.Bytes(2*s.Size()), "copying, verifying "+printable(c.Name))
 	how.Progress = func(copied, verified int64) { b.add(nvmf.Bytes(copied + verified)) }
+	how.Incremental = o.cfg.Incremental
 	put, err := o.level.Put(cmd.Context(), s, src, how)
 	b.finish()
 	if errors.Is(err, drain.ErrChanged) {
 		err = fmt.Errorf("%w: the job is writing it again; run drain once more", err)
 	}
-	if err == nil {
-		err = supersede(o.level, put)
+	if err != nil || quiet {
+		return err
 	}
-	if err == nil {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied to %s\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())), printable(put.Dir))
+	if err = supersede(o.level, put); err == nil {
+		more := ""
+		if how.Incremental {
+			more = fmt.Sprintf(", %s of it shared with the one before", size(nvmf.Bytes(put.Shared)))
+		}
+		if put.Hosts > 1 && how.Peers != "" {
+			more += fmt.Sprintf(", by %d hosts", put.Hosts)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied to %s%s\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())), printable(put.Dir), more)
 	}
 	return err
 }

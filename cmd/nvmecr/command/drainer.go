@@ -59,7 +59,7 @@ func (o *runOptions) startDrainer() (*drainer, error) {
 	return d, nil
 }
 
-// hurry has it copy the newest checkpoints at once when the scheduler, or somebody else, tells the job that it is about to end. stop
+// hurry has the drainer copy the newest checkpoints at once when a signal, of the scheduler for instance, says that the job is about to end. stop
 // ends that.
 func (d *drainer) hurry() (stop func()) {
 	if d == nil {
@@ -78,7 +78,7 @@ func (d *drainer) hurry() (stop func()) {
 	}
 }
 
-// finish has it copy the newest checkpoints, and waits. Whoever interrupts that can go on later, with nvmecr drain.
+// finish has the drainer copy the newest checkpoints, and waits. After an interrupt nvmecr drain can continue.
 func (d *drainer) finish() {
 	if d == nil {
 		return
@@ -127,5 +127,5 @@ func checkLevel2(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return level.Close()
+	return errors.Join(checkIncremental(cfg, level), level.Close())
 }

@@ -46,7 +46,7 @@ func makeRunKey(cfg *config.Config, dir *store.StateDir) (remove func(), err err
 	if cfg.Secret, err = dir.WriteKey(dhchap.NewSecret(dhchap.SHA256).Reveal()); err != nil {
 		return nil, fmt.Errorf("the key of this run: %w", err)
 	}
-	return func() { _ = os.Remove(cfg.Secret) }, nil // of no use to anybody any more
+	return func() { _ = os.Remove(cfg.Secret) }, nil // of no use any more
 }
 
 // embeddedKeys returns what the embedded target needs to authenticate this
@@ -149,13 +149,13 @@ func awaitListening(stdout *os.File) (nvmf.TransportID, error) {
 // not end is killed: what it acknowledged is in the page cache.
 func (t *embedded) stop(stderr io.Writer) {
 	t.lifeline.Close()
-	// Perhaps somebody stopped it.
+	// It may be stopped (SIGSTOP).
 	_ = t.cmd.Process.Signal(syscall.SIGCONT)
 	kill := time.AfterFunc(embeddedEnd, func() {
 		fmt.Fprintf(stderr, "nvmecr: the embedded target did not end within %s and is killed\n", embeddedEnd)
 		_ = t.cmd.Process.Kill()
 	})
 	defer kill.Stop()
-	// How it ends no longer matters to anyone.
+	// Its exit status no longer matters.
 	_ = t.cmd.Wait()
 }

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"nvmecr/drain"
 	"nvmecr/internal/cli"
+	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 )
 
@@ -38,6 +40,8 @@ type follower struct {
 	kept    keeper // in the store
 
 	series map[string]*following // by pattern
+	looked time.Duration         // how long the last look took, without what was copied then
+	lost   lostFiles             // with a target that was replaced before the run
 	told   string                // the last error
 }
 
@@ -89,7 +93,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 	hurry := make(chan struct{}, 1)
 	go func() {
 		for one := make([]byte, 1); ; {
-			if _, err := os.Stdin.Read(one); err != nil { // who has started it has ended
+			if _, err := os.Stdin.Read(one); err != nil { // the process that started this one has ended
 				stop()
 				return
 			}
@@ -100,7 +104,6 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 		}
 	}()
 	for {
-		begin := time.Now()
 		f.calmly(ended, hurry)
 		select {
 		case <-ended.Done():
@@ -108,7 +111,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return f.round(cmd.Context(), last)
 		case <-hurry:
 			_ = f.round(cmd.Context(), newest) // which tells
-		case <-time.After(max(minLook, lookShare*time.Since(begin))):
+		case <-time.After(max(minLook, lookShare*f.looked)):
 		}
 	}
 }
@@ -122,7 +125,7 @@ func (f *follower) calmly(ended context.Context, hurry chan struct{}) {
 		case <-hurry:
 			stop()
 			select {
-			case hurry <- struct{}{}: // whoever called this is to see it
+			case hurry <- struct{}{}: // the caller has to see it
 			default:
 			}
 		case <-ctx.Done():
@@ -140,6 +143,19 @@ const (
 	last                // and the job has ended
 )
 
+// untilEnd drops what is written after the end of a context: what a round that is broken off cannot do is no fault.
+type untilEnd struct {
+	ctx context.Context
+	io.Writer
+}
+
+func (w untilEnd) Write(b []byte) (int, error) {
+	if w.ctx.Err() != nil {
+		return len(b), nil
+	}
+	return w.Writer.Write(b)
+}
+
 // round looks once.
 func (f *follower) round(ctx context.Context, r round) error {
 	before := f.cmd.Context()
@@ -147,7 +163,7 @@ func (f *follower) round(ctx context.Context, r round) error {
 	defer f.cmd.SetContext(before)
 	look := *f.drainOptions
 	cfg := *f.cfg
-	look.cfg, look.stderr = &cfg, io.Discard
+	look.cfg, look.stderr = &cfg, untilEnd{ctx, f.cmd.ErrOrStderr()}
 	defer look.close()
 	err := f.look(&look, r)
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {
@@ -158,9 +174,17 @@ func (f *follower) round(ctx context.Context, r round) error {
 }
 
 func (f *follower) look(o *drainOptions, r round) error {
+	begin := time.Now()
+	if r != last { // then what has been copied back since does not count as lost
+		o.lost = f.lost
+	}
 	list, err := o.allLevels(f.cmd, f.pattern)
 	if err != nil {
 		return err
+	}
+	f.looked, f.lost = time.Since(begin), o.lost
+	if r == now {
+		o.behind = drain.StepBack
 	}
 	if o.copies != nil {
 		err = f.protect(o, list, r)
@@ -184,7 +208,11 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 		if c == nil || r == now && !f.due(s) {
 			continue
 		}
-		if err := o.one(f.cmd, src, s.Pattern, c, f.gently(s, c, r)); err != nil {
+		how := f.gently(s, c, r, f.every)
+		if r != last { // then the other hosts may be gone
+			how.Peers = os.Getenv(config.RunVariable)
+		}
+		if err := o.one(f.cmd, src, s.Pattern, c, how); err != nil {
 			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 		f.of(s).since, f.of(s).last = 0, time.Now()
@@ -204,30 +232,30 @@ const (
 	leastRate   = 16 << 20
 )
 
-// gently returns how to copy while the job runs: behind all else on the host, and slowly, but so that it is done before the next one is due. A job that
+// gently returns how to copy while the job runs: behind all else on the host, and slowly, but so that it is done before the next one is due, by every. A job that
 // has ended, or is about to, is not spared.
-func (f *follower) gently(s *drain.Series, c *drain.Checkpoint, r round) drain.Options {
+func (f *follower) gently(s *drain.Series, c *drain.Checkpoint, r round, every pace) drain.Options {
 	if r != now {
 		return drain.Options{Limit: int64(f.limit)}
 	}
 	rate := int64(f.limit)
 	if rate == 0 {
-		rate = max(leastRate, perSecond(c.Size(), c.Ended().Sub(c.Begun()))/shareOfRate, perSecond(4*c.Size(), f.untilNext(s, c)))
+		rate = max(leastRate, perSecond(c.Size(), c.Ended().Sub(c.Begun()))/shareOfRate, perSecond(4*c.Size(), untilNext(s, c, every)))
 	}
 	return drain.Options{Limit: rate, Background: true}
 }
 
 // untilNext is how long it takes from a checkpoint to the next one that is due, as far as that is known: 0 if it is not.
-func (f *follower) untilNext(s *drain.Series, c *drain.Checkpoint) time.Duration {
-	if f.every.time > 0 {
-		return f.every.time
+func untilNext(s *drain.Series, c *drain.Checkpoint, every pace) time.Duration {
+	if every.time > 0 {
+		return every.time
 	}
 	stored := s.Stored()
 	i := slices.Index(stored, c)
 	if i < 1 {
 		return 0
 	}
-	return time.Duration(f.every.count) * c.Ended().Sub(stored[i-1].Ended())
+	return time.Duration(every.count) * c.Ended().Sub(stored[i-1].Ended())
 }
 
 // perSecond is a rate in bytes; 0 if the time is not known.

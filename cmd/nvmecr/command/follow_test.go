@@ -41,10 +41,10 @@ func TestGently(t *testing.T) {
 			if c.first {
 				s.Checkpoints = s.Checkpoints[1:]
 			}
-			f := &follower{every: c.every, limit: c.limit}
+			f := &follower{limit: c.limit}
 			newestOne := &s.Checkpoints[len(s.Checkpoints)-1]
-			assert.Equal(t, drain.Options{Limit: c.want, Background: true}, f.gently(s, newestOne, now))
-			assert.Equal(t, drain.Options{Limit: int64(c.limit)}, f.gently(s, newestOne, newest), "the job is about to end")
+			assert.Equal(t, drain.Options{Limit: c.want, Background: true}, f.gently(s, newestOne, now, c.every))
+			assert.Equal(t, drain.Options{Limit: int64(c.limit)}, f.gently(s, newestOne, newest, c.every), "the job is about to end")
 		})
 	}
 }

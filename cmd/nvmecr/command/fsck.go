@@ -79,7 +79,7 @@ type fsckTarget struct {
 }
 
 type fsckRank struct {
-	Rank   int        `json:"rank"` // -1: the solo partition; -4: the copy area
+	Rank   int        `json:"rank"` // -1: the singleton partition; -4: the copy area
 	Target string     `json:"target"`
 	Start  nvmf.Bytes `json:"start"`
 	Length nvmf.Bytes `json:"length"`

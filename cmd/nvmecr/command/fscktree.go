@@ -63,23 +63,23 @@ func (o *fsckOptions) checkTree(ctx context.Context, parts []store.RankInfo) err
 
 // lookAtTree looks once. What it finds is sure if the index's partition was the same at the end.
 func (o *fsckOptions) lookAtTree(ctx context.Context, parts []store.RankInfo) (_ *index.Report, current bool, err error) {
-	solo, err := store.Open(ctx, o.cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+	singleton, err := store.Open(ctx, o.cfg, store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 	if err != nil {
 		return nil, false, err
 	}
-	defer solo.Close() // it was only read
+	defer singleton.Close() // it was only read
 	since, views := time.Now(), store.NewViews(o.cfg, nil)
 	defer views.Close()
 	var ranks []uint32
 	for _, p := range parts {
-		if p.Rank != parttable.Solo {
+		if p.Rank != parttable.Singleton {
 			ranks = append(ranks, uint32(p.Rank))
 		}
 	}
-	report, err := index.Check(solo.FS, ranks, func(rank uint32) (*microfs.FS, error) {
+	report, err := index.Check(singleton.FS, ranks, func(rank uint32) (*microfs.FS, error) {
 		return views.Rank(ctx, int(rank), since)
 	})
-	return report, err == nil && solo.Current(), err
+	return report, err == nil && singleton.Current(), err
 }
 
 // removeShards removes orphaned shards. A partition whose process was killed keeps them: the next run adopts first what
@@ -91,10 +91,10 @@ func (o *fsckOptions) removeShards(ctx context.Context, parts []store.RankInfo, 
 	}
 	for _, p := range parts {
 		list := unused[uint32(p.Rank)]
-		if p.Rank == parttable.Solo || len(list) == 0 || slices.Contains(killed, p.Rank) {
+		if p.Rank == parttable.Singleton || len(list) == 0 || slices.Contains(killed, p.Rank) {
 			continue
 		}
-		part, err := store.Open(ctx, o.cfg, store.Place{Rank: p.Rank, Size: p.JobSize}, store.Options{})
+		part, err := store.Open(ctx, o.cfg, store.Proc{Rank: p.Rank, Size: p.JobSize}, store.Options{})
 		if err != nil {
 			return err
 		}

@@ -28,16 +28,21 @@ var hostOptions = []struct {
 	lists     []string
 	files     []string
 	counts    []string
-	short     bool // a value may follow a letter without a space
+	variables []string // with the path of such a file, which counts where no option names a host
+	short     bool     // a value may follow a letter without a space
 }{
 	{
 		launchers: []string{"mpirun", "mpiexec", "orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"},
 		lists:     []string{"-H", "-host", "--host", "-hosts", "--hosts"},
 		files:     []string{"-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"},
+		variables: []string{"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"},
 	},
 	{launchers: []string{"srun"}, lists: []string{"-w", "--nodelist"}, counts: []string{"-N", "--nodes"}, short: true},
 	{launchers: []string{"torchrun"}, counts: []string{"--nnodes"}},
 }
+
+// jobHosts are the variables in which batch systems name the file with the hosts of a job.
+var jobHosts = []string{"PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "COBALT_NODEFILE"}
 
 // checkCommand refuses commands that a run cannot be about, whatever its targets. Runs that say of which job they are (--job-id) may be
 // started by a launcher: together they are one.
@@ -48,10 +53,10 @@ func checkCommand(argv []string, getenv func(string) string, ofJob bool) error {
 	case "nvmecr":
 		return nil
 	}
-	place, err := store.PlaceFromEnv(getenv)
-	if err == nil && place.Size > 1 && !ofJob {
+	proc, err := store.ProcFromEnv(getenv)
+	if err == nil && proc.Size > 1 && !ofJob {
 		return cli.UsageError{Err: fmt.Errorf("this is rank %d of %d (%s), and each of them would be a run of its own: turn it round, and let one nvmecr start the launcher, "+
-			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`; or start one on each node, with --target and --job-id", place.Rank, place.Size, place.From, argv[0], place.Size, argv[0])}
+			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`; or start one on each node, with --target and --job-id", proc.Rank, proc.Size, proc.From, argv[0], proc.Size, argv[0])}
 	}
 	return nil
 }
@@ -59,7 +64,7 @@ func checkCommand(argv []string, getenv func(string) string, ofJob bool) error {
 // checkHosts refuses a run on the embedded target whose ranks are to be on other hosts.
 func checkHosts(argv []string, getenv func(string) string, hostname string) error {
 	const remedy = "a run without --target has a target of its own, which serves this host alone: name namespaces that all hosts reach with --target"
-	others, named := otherHosts(argv, hostname)
+	others, named := otherHosts(argv, getenv, hostname)
 	if len(others) > 0 {
 		return cli.UsageError{Err: fmt.Errorf("%s is to start ranks on %s, and %s", argv[0], others[0], remedy)}
 	}
@@ -74,12 +79,17 @@ func checkHosts(argv []string, getenv func(string) string, hostname string) erro
 			break
 		}
 	}
+	for _, variable := range jobHosts {
+		if _, others := elsewhere(hostsIn(getenv(variable)), hostname); len(others) > 0 {
+			return cli.UsageError{Err: fmt.Errorf("the job has host %s, too (%s), and %s", others[0], variable, remedy)}
+		}
+	}
 	return nil
 }
 
-// otherHosts are the hosts that a launcher's command line names and that are not this
-// one, as far as it can be read. named is whether it names any host, or their number.
-func otherHosts(argv []string, hostname string) (others []string, named bool) {
+// otherHosts are the hosts that a launcher's command line or variables name and that are not this
+// one, as far as that can be read. named is whether any host is named, or their number.
+func otherHosts(argv []string, getenv func(string) string, hostname string) (others []string, named bool) {
 	for _, l := range hostOptions {
 		if !slices.Contains(l.launchers, filepath.Base(argv[0])) {
 			continue
@@ -98,19 +108,31 @@ func otherHosts(argv []string, hostname string) (others []string, named bool) {
 					others = append(others, fmt.Sprintf("%d hosts", n))
 				}
 			}
-			for _, host := range hosts {
-				host = strings.TrimSpace(host)
-				if _, err := netip.ParseAddr(host); err != nil {
-					host, _, _ = strings.Cut(host, ":") // :slots
-				}
-				named = named || host != ""
-				if host != "" && !isThisHost(host, hostname) {
-					others = append(others, host)
-				}
+			some, more := elsewhere(hosts, hostname)
+			named, others = named || some, append(others, more...)
+		}
+		for _, variable := range l.variables {
+			if !named {
+				named, others = elsewhere(hostsIn(getenv(variable)), hostname)
 			}
 		}
 	}
 	return others, named
+}
+
+// elsewhere returns which hosts of a launcher's list are others than this one. named is whether there is any in the list.
+func elsewhere(list []string, hostname string) (named bool, others []string) {
+	for _, host := range list {
+		host = strings.TrimSpace(host)
+		if _, err := netip.ParseAddr(host); err != nil {
+			host, _, _ = strings.Cut(host, ":") // :slots
+		}
+		named = named || host != ""
+		if host != "" && !isThisHost(host, hostname) {
+			others = append(others, host)
+		}
+	}
+	return named, others
 }
 
 // A launcherOption is an option of a launcher, and the word that may be its value.

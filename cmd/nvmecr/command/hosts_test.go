@@ -129,6 +129,14 @@ func TestCheckHosts(t *testing.T) {
 		{"srun -w node2 ./app", "", "ranks on node2"},
 		{"torchrun --nnodes=4 train.py", "", "ranks on 4 hosts"},
 		{"./app -H node2", "", ""},
+		{"mpirun ./app", "OMPI_MCA_orte_default_hostfile=" + both, "ranks on node2"},
+		{"mpiexec.hydra ./app", "HYDRA_HOST_FILE=" + both, "ranks on node2"},
+		{"mpiexec.hydra -f " + here + " ./app", "HYDRA_HOST_FILE=" + both, ""},
+		{"./app", "HYDRA_HOST_FILE=" + both, ""}, // starts no ranks
+		{"mpirun ./app", "PBS_NODEFILE=" + both, "host node2, too (PBS_NODEFILE)"},
+		{"mpirun ./app", "PBS_NODEFILE=" + here, ""},
+		{"mpirun -H localhost:4 ./app", "PBS_NODEFILE=" + both, ""},
+		{"mpirun ./app", "LSB_DJOB_HOSTFILE=" + both, "(LSB_DJOB_HOSTFILE)"},
 	} {
 		err := checkHosts(strings.Fields(c.argv), environ(c.env), "node1")
 		if c.says == "" {

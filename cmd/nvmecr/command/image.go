@@ -19,7 +19,7 @@ func (o *runOptions) prepareImage(dir *store.StateDir, argv []string) error {
 		return checkCommand(argv, os.Getenv, false)
 	}
 	if o.cfg.Job != "" {
-		return errors.New("--job-id: runs on several nodes share a namespace, and the target of a run without --target is of its host alone; name one with --target")
+		return errors.New("--job-id: runs on several nodes share a namespace, and without --target the target serves this host only; name one with --target")
 	}
 	if o.cfg.TLSKey != "" {
 		return errors.New("--tls-psk: a run without --target has a target of its own, which has no TLS; leave the key out, or name a target that has")

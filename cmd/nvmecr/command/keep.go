@@ -14,8 +14,8 @@ import (
 	"nvmecr/drain"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // A keeper says which checkpoints stay: so many, or, where auto is set, as many as there is space for beside one more. The newest complete one
@@ -49,7 +49,7 @@ func (k keeper) tidy(s *drain.Series, ended bool) error {
 	if err != nil {
 		return err
 	}
-	m, err := openInRun(cfg, store.Place{Rank: 0, Size: 1}, func(string, ...any) {})
+	m, err := openInRun(cfg, store.Proc{Rank: 0, Size: 1}, func(string, ...any) {})
 	if err != nil {
 		return err
 	}
@@ -71,13 +71,13 @@ func (k keeper) tidy(s *drain.Series, ended bool) error {
 const spare = 2
 
 // freeOfRanks is what is free of the store without what processes that are no ranks, as this one, have for themselves.
-func freeOfRanks(files posixshim.FS) int64 {
+func freeOfRanks(files vfs.FS) int64 {
 	st := files.StatFS()
 	return int64(st.Free-min(st.Avail, st.Free)) * int64(st.Hugeblock)
 }
 
 // removeFiles removes the files of a checkpoint, and directories of it that are empty then.
-func removeFiles(files posixshim.FS, pattern string, list []checkpoint.File) error {
+func removeFiles(files vfs.FS, pattern string, list []checkpoint.File) error {
 	shared := 1 + strings.Count(strings.TrimPrefix(pattern[:strings.IndexByte(pattern, '{')], "/"), "/") // directories above it, with the root
 	for _, f := range list {
 		if err := files.Unlink(microfs.RootIno, f.Path); err != nil && !errors.Is(err, syscall.ENOENT) {

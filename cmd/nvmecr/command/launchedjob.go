@@ -12,7 +12,7 @@ import (
 // (PBS_JOBID, SLURM_JOB_ID alone) do not: a script may start several runs in one.
 var launchers = []struct {
 	prefix string
-	of     func(place store.Place, getenv func(string) string) bool
+	of     func(proc store.Proc, getenv func(string) string) bool
 	id     func(getenv func(string) string) string
 }{
 	{prefix: "torchrun-", of: ofTorchrun, id: func(getenv func(string) string) string { return getenv("TORCHELASTIC_RUN_ID") }},
@@ -25,12 +25,12 @@ var launchers = []struct {
 // launchedJob is the id of the job of an `nvmecr run` that is itself one of several tasks of a launcher: together these are one run. "" where it is
 // none, or the launcher says nothing that its tasks alone have.
 func launchedJob(getenv func(string) string) string {
-	place, err := store.PlaceFromEnv(getenv)
-	if err != nil || place.Size < 2 {
+	proc, err := store.ProcFromEnv(getenv)
+	if err != nil || proc.Size < 2 {
 		return ""
 	}
 	for _, l := range launchers {
-		if !l.of(place, getenv) {
+		if !l.of(proc, getenv) {
 			continue
 		}
 		if id := l.prefix + l.id(getenv); len(id) <= runrecord.MaxJob {
@@ -41,13 +41,13 @@ func launchedJob(getenv func(string) string) string {
 }
 
 // ofTorchrun: without --rdzv-id the id of all jobs is "none".
-func ofTorchrun(place store.Place, getenv func(string) string) bool {
+func ofTorchrun(proc store.Proc, getenv func(string) string) bool {
 	id := getenv("TORCHELASTIC_RUN_ID")
-	return place.From == "RANK" && id != "" && id != "none"
+	return proc.From == "RANK" && id != "" && id != "none"
 }
 
 // ofStep: mpirun starts its daemons by srun, and their steps are not those of its ranks.
-func ofStep(place store.Place, getenv func(string) string) bool {
+func ofStep(proc store.Proc, getenv func(string) string) bool {
 	return getenv("SLURM_JOB_ID") != "" && getenv("SLURM_STEP_ID") != "" &&
-		getenv("SLURM_PROCID") == strconv.Itoa(place.Rank) && getenv("SLURM_STEP_NUM_TASKS") == strconv.Itoa(place.Size)
+		getenv("SLURM_PROCID") == strconv.Itoa(proc.Rank) && getenv("SLURM_STEP_NUM_TASKS") == strconv.Itoa(proc.Size)
 }

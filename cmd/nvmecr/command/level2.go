@@ -19,8 +19,9 @@ import (
 // A levelReader is what the commands have in common that look at all levels.
 type levelReader struct {
 	setReader
-	level  drain.Archive // nil if there is no second one
-	copies *copyAreas    // nil if there are none
+	level    drain.Archive // nil if there is no second one
+	copies   *copyAreas    // nil if there are none
+	passOver bool          // that a set of the second level is damaged is no failure
 }
 
 // allLevels returns the checkpoints of a pattern on all levels. A store that was never written, or that is not there
@@ -46,7 +47,12 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 		return nil, err
 	}
 	sets, err = o.level.Sets()
-	if err != nil {
+	switch damaged := (drain.DamagedSets)(nil); {
+	case o.passOver && errors.As(err, &damaged):
+		for _, d := range damaged {
+			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(d.Dir), d.Err)
+		}
+	case err != nil:
 		o.fail(err)
 	}
 	return sets, nil
@@ -101,6 +107,20 @@ func choose(list []drain.Series, command string) (*drain.Series, error) {
 func (o *levelReader) levelNeeded() error {
 	if o.cfg.Level2 == "" {
 		return cli.UsageError{Err: fmt.Errorf("no second level: name its directory, or s3://BUCKET/PREFIX, with --level2, or run the job with it")}
+	}
+	return nil
+}
+
+// checkIncremental refuses --incremental where it would save nothing.
+func checkIncremental(cfg *config.Config, level drain.Archive) error {
+	if !cfg.Incremental {
+		return nil
+	}
+	if cfg.Compress != "" {
+		return errors.New("--incremental: compressed files have nothing in common; leave --compress or --incremental out")
+	}
+	if err := level.CanShare(); err != nil {
+		return fmt.Errorf("--incremental: %w; leave it out, or use another second level", err)
 	}
 	return nil
 }

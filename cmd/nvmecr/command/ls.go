@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/cli"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 type lsOptions struct {
@@ -65,7 +65,7 @@ since; a checkpoint that the job died in is not.`,
 
 // An entry is one file of one rank.
 type entry struct {
-	Rank     int         `json:"rank"` // -1: the solo partition, or the tree of the job
+	Rank     int         `json:"rank"` // -1: the singleton partition, or the tree of the job
 	Path     string      `json:"path"`
 	Mode     fs.FileMode `json:"-"`
 	ModeText string      `json:"mode"`
@@ -89,7 +89,7 @@ func newEntry(rank int, name string, a microfs.Attr) entry {
 // list returns the entries of name in every rank that has it.
 func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 	entries, found := []entry{}, false
-	o.each(ctx, func(rank int, files posixshim.FS) error {
+	o.each(ctx, func(rank int, files vfs.FS) error {
 		err := walk(files, name, o.recursive, func(name string, a microfs.Attr) error {
 			e := newEntry(rank, name, a)
 			if e.Mode&fs.ModeSymlink != 0 {
@@ -113,7 +113,7 @@ func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 // walk calls visit for name if it is a file, or else for what is in it; with
 // deep set also for what is in the directories below, each directory before
 // what it holds.
-func walk(f posixshim.FS, name string, deep bool, visit func(name string, a microfs.Attr) error) error {
+func walk(f vfs.FS, name string, deep bool, visit func(name string, a microfs.Attr) error) error {
 	a, err := f.Stat(microfs.RootIno, name, false)
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ The same input gives the same plan. The exit status is 1 where there is none.`,
 	f.StringVar(&o.perNode, "ranks-per-node", "", "`LIST` of how many ranks each node has, such as 28(x3),14; without one, and --ranks, that of SLURM_TASKS_PER_NODE [NVMECR_RANKS_PER_NODE]")
 	f.IntVar(&o.devices, "devices", 0, "`NUMBER` of targets; without one as many as --rank-bandwidth needs, else one for 112 ranks [NVMECR_DEVICES]")
 	f.StringVar(&o.bandwidth, "rank-bandwidth", "", "`SIZE` that a rank writes in a second, such as 100MB [NVMECR_RANK_BANDWIDTH]")
-	f.StringVar(&o.capacity, "rank-capacity", "", "`SIZE` that a rank needs, such as 10GB: targets without room for their ranks are left out [NVMECR_RANK_CAPACITY]")
+	f.StringVar(&o.capacity, "rank-capacity", "", "`SIZE` that a rank needs, such as 10GB: targets without space for their ranks are left out [NVMECR_RANK_CAPACITY]")
 	f.StringVar(&o.topology, "topology", "", "`FILE` with the topology, Slurm's topology.conf or topology.yaml; without one that of /etc/slurm [NVMECR_TOPOLOGY]")
 	f.StringVar(&o.inventory, "inventory", inventoryFile, "`FILE` with the site's targets [NVMECR_INVENTORY]")
 	cli.AddSwitch(f, &o.strict, "strict", "", "no plan rather than one by which a failure domain has ranks and data of the job [NVMECR_STRICT]")
@@ -133,11 +133,11 @@ func draw(plan *placement.Plan, path string) error {
 	return errors.Join(plan.SVG(f), f.Close())
 }
 
-// job reads who writes: the options, else what Slurm says of its job.
+// job reads the ranks and their hosts from the options, else from Slurm's job.
 func (o *planOptions) job(getenv func(string) string) (job placement.Job, err error) {
 	list := cmp.Or(o.nodes, getenv("SLURM_JOB_NODELIST"))
 	if list == "" {
-		return job, errors.New("--nodes says where the job runs, and this is no job of Slurm")
+		return job, errors.New("no nodes: outside of a Slurm job name the nodes of the job with --nodes")
 	}
 	nodes, err := hostlist.Expand(list)
 	if err != nil {
@@ -175,7 +175,7 @@ func spread(nodes []string, ranks int, perNode string) (hosts []placement.Host, 
 			counts = append(counts, (ranks+len(nodes)-1-i)/len(nodes))
 		}
 	default:
-		return nil, errors.New("--ranks or --ranks-per-node says how many ranks the job has, and this is no job of Slurm")
+		return nil, errors.New("no number of ranks: outside of a Slurm job name it with --ranks or --ranks-per-node")
 	}
 	for i, name := range nodes {
 		if counts[i] > 0 {
@@ -195,7 +195,7 @@ func tasksPerNode(list string, nodes int) (counts []int, err error) {
 		}
 		n, e := strconv.Atoi(text)
 		if err != nil || e != nil || n < 0 || times < 1 || times > nodes-len(counts) {
-			return nil, fmt.Errorf("%q says how many ranks %d nodes have: a list as 28(x3),14 does", list, nodes)
+			return nil, fmt.Errorf("%q is not the numbers of ranks of %d nodes, as in 28(x3),14", list, nodes)
 		}
 		for range times {
 			counts = append(counts, n)

@@ -110,10 +110,10 @@ func TestPlanJSON(t *testing.T) {
 
 func TestPlanRefuses(t *testing.T) {
 	for says, o := range map[string]planOptions{
-		"--nodes says where":           {ranks: 1},
-		"--ranks or --ranks-per-node":  {nodes: "cn1"},
-		"bracket":                      {nodes: "cn[1", ranks: 1},
-		"a list as 28(x3),14 does":     {nodes: "cn[1-2]", perNode: "1,1,1"},
+		"name the nodes of the job with --nodes": {ranks: 1},
+		"--ranks or --ranks-per-node":            {nodes: "cn1"},
+		"bracket":                                {nodes: "cn[1", ranks: 1},
+		"is not the numbers of ranks of 2 nodes, as in 28(x3),14": {nodes: "cn[1-2]", perNode: "1,1,1"},
 		"and there are 3":              {nodes: "cn[1-3]", perNode: "1,1"},
 		"is not a size":                {nodes: "cn1", ranks: 1, capacity: "much"},
 		"--devices -1":                 {nodes: "cn1", ranks: 1, devices: -1},

@@ -8,11 +8,11 @@ import (
 	"nvmecr/internal/store"
 )
 
-// soloText is how the solo partition is called in place of a rank, and indexText where it is that of the index of a tree. In
+// singletonText is how the singleton partition is called in place of a rank, and indexText where it is that of the index of a tree. In
 // JSON it has number -1.
 const (
-	soloText  = "solo"
-	indexText = "index"
+	singletonText = "singleton"
+	indexText     = "index"
 )
 
 // jobTree stands for a rank where the files are those of the tree of the job. In JSON it has number -1, too.
@@ -32,15 +32,15 @@ func (r *rankFlag) String() string {
 	return rankColumn(int(*r))
 }
 
-// Set takes a number, "solo", or "index".
+// Set takes a number, "singleton", or "index".
 func (r *rankFlag) Set(text string) error {
-	if text == soloText || text == indexText {
-		*r = parttable.Solo
+	if text == singletonText || text == indexText {
+		*r = parttable.Singleton
 		return nil
 	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		return fmt.Errorf("%q is not the number of a rank, nor %q or %q", text, soloText, indexText)
+		return fmt.Errorf("%q is not the number of a rank, nor %q or %q", text, singletonText, indexText)
 	}
 	*r = rankFlag(n)
 	return nil
@@ -52,8 +52,8 @@ func (r *rankFlag) Type() string { return "rank" }
 // rankColumn is a rank in a table, or in the name of a directory.
 func rankColumn(rank int) string {
 	switch rank {
-	case parttable.Solo:
-		return soloText
+	case parttable.Singleton:
+		return singletonText
 	case jobTree:
 		return "job"
 	case parttable.Copies:
@@ -62,9 +62,9 @@ func rankColumn(rank int) string {
 	return strconv.Itoa(rank)
 }
 
-// rankColumn is a rank of this store, or its solo partition, in a table, or in the name of a directory.
+// rankColumn is a rank of this store, or its singleton partition, in a table, or in the name of a directory.
 func (r *reader) rankColumn(rank int) string {
-	if rank == parttable.Solo && r.tree {
+	if rank == parttable.Singleton && r.tree {
 		return indexText
 	}
 	return rankColumn(rank)

@@ -18,9 +18,9 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/processfs"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 )
 
 // readerSettings are what it takes to find a store from outside.
@@ -33,14 +33,15 @@ var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "
 // What cannot be read of one rank or file does not hide the others: it is told
 // on stderr where it happens, and the command ends with a failure.
 type reader struct {
-	cfg    *config.Config
-	rank   int         // allRanks, or parttable.Solo, too
-	size   int         // ranks of the job that wrote the store
-	solo   bool        // it has a solo partition beside those of ranks
-	tree   bool        // it has one tree for all ranks
-	areas  bool        // its targets have copy areas
-	on     map[int]int // the target of each partition
-	stderr io.Writer
+	cfg       *config.Config
+	rank      int         // allRanks, or parttable.Singleton, too
+	size      int         // ranks of the job that wrote the store
+	singleton bool        // it has a singleton partition beside those of ranks
+	tree      bool        // it has one tree for all ranks
+	areas     bool        // its targets have copy areas
+	on        map[int]int // the target of each partition
+	stderr    io.Writer
+	behind    func() // called by goroutines that read for others, before they begin; or nil
 
 	failed  bool         // something was told
 	broken  map[int]bool // ranks whose partitions cannot be read
@@ -52,7 +53,7 @@ func (r *reader) bind(cmd *cobra.Command, more ...string) {
 	r.cfg = config.Default()
 	r.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), more...)...)
 	r.rank = allRanks
-	cmd.Flags().Var((*rankFlag)(&r.rank), "rank", "look at the partition of `RANK` only, or at the \"solo\" partition, of job scripts, or at the \"index\" of a tree [NVMECR_RANK]")
+	cmd.Flags().Var((*rankFlag)(&r.rank), "rank", "look at the partition of `RANK` only, or at the \"singleton\" partition, of job scripts, or at the \"index\" of a tree [NVMECR_RANK]")
 }
 
 // open finds the store. It fails where nothing was ever written.
@@ -76,7 +77,7 @@ func (r *reader) open(cmd *cobra.Command) error {
 		r.on[p.Rank] = slices.Index(r.cfg.Targets, p.Target)
 		r.areas = r.areas || p.Copies
 	}
-	if r.solo = r.size > 0 && parts[r.size-1].Rank == parttable.Solo; r.solo {
+	if r.singleton = r.size > 0 && parts[r.size-1].Rank == parttable.Singleton; r.singleton {
 		r.size--
 	}
 	if len(parts) > 0 { // a target that was replaced has none
@@ -89,7 +90,7 @@ func (r *reader) open(cmd *cobra.Command) error {
 			r.leaveOut(parts)
 		}
 	}
-	if r.rank == parttable.Solo && !r.solo {
+	if r.rank == parttable.Singleton && !r.singleton {
 		return cli.UsageError{Err: fmt.Errorf("store %q has no partition for job scripts and programs without a launcher beside those of ranks", r.cfg.Name)}
 	}
 	if r.rank >= r.size {
@@ -121,7 +122,9 @@ func neverWritten(err error, name string) error {
 
 // find finds out where the store is.
 func (r *reader) find(cmd *cobra.Command) error {
-	r.stderr, r.broken = cmd.ErrOrStderr(), make(map[int]bool)
+	if r.broken = make(map[int]bool); r.stderr == nil {
+		r.stderr = cmd.ErrOrStderr()
+	}
 	if err := r.cfg.Resolve(); err != nil {
 		return cli.UsageError{Err: err}
 	}
@@ -195,14 +198,14 @@ func (r *reader) partitions() []int {
 	for i := range all {
 		all[i] = i
 	}
-	if r.solo {
-		all = append(all, parttable.Solo)
+	if r.singleton {
+		all = append(all, parttable.Singleton)
 	}
 	return all
 }
 
 // mount opens a rank's partition for reading, or the tree; nil if it was never written.
-func (r *reader) mount(ctx context.Context, rank int) (*posixshim.Mount, error) {
+func (r *reader) mount(ctx context.Context, rank int) (*vfs.Mount, error) {
 	m, err := r.openFiles(ctx, rank)
 	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, parttable.ErrNoTable) {
 		return nil, nil
@@ -210,23 +213,23 @@ func (r *reader) mount(ctx context.Context, rank int) (*posixshim.Mount, error) 
 	return m, err
 }
 
-func (r *reader) openFiles(ctx context.Context, rank int) (*posixshim.Mount, error) {
+func (r *reader) openFiles(ctx context.Context, rank int) (*vfs.Mount, error) {
 	if rank == jobTree {
-		return processfs.ReadTree(ctx, r.cfg, func(format string, args ...any) { fmt.Fprintf(r.stderr, "nvmecr: "+format+"\n", args...) })
+		return processfs.ReadTree(ctx, r.cfg, r.behind, func(format string, args ...any) { fmt.Fprintf(r.stderr, "nvmecr: "+format+"\n", args...) })
 	}
-	p, err := store.Open(ctx, r.cfg, store.Place{Rank: rank, Size: r.size}, store.Options{ReadOnly: true})
+	p, err := store.Open(ctx, r.cfg, store.Proc{Rank: rank, Size: r.size}, store.Options{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
-	return &posixshim.Mount{FS: posixshim.Microfs(p.FS), Current: p.Current, Close: p.Close}, nil
+	return &vfs.Mount{FS: vfs.Microfs(p.FS), Current: p.Current, Close: p.Close}, nil
 }
 
 // each calls f with the files of every rank that has some, or with the tree.
-func (r *reader) each(ctx context.Context, f func(rank int, fs posixshim.FS) error) {
+func (r *reader) each(ctx context.Context, f func(rank int, fs vfs.FS) error) {
 	r.eachOf(ctx, r.ranks(), f)
 }
 
-func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs posixshim.FS) error) {
+func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs vfs.FS) error) {
 	for _, rank := range ranks {
 		if r.broken[rank] { // told already
 			continue
@@ -302,7 +305,7 @@ func (r *reader) inside(name string) string {
 // holders returns the ranks that have the file.
 func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
 	var found []int
-	r.each(ctx, func(rank int, files posixshim.FS) error {
+	r.each(ctx, func(rank int, files vfs.FS) error {
 		_, err := files.Stat(microfs.RootIno, name, false)
 		if err == nil {
 			found = append(found, rank)

@@ -33,7 +33,7 @@ A run does that for the newest checkpoint when it begins.`,
 			return o.rebuild(cmd, args)
 		},
 	}
-	o.bind(cmd, "copies")
+	o.bind(cmd, "copies", "copies-sync")
 	return cmd
 }
 
@@ -51,8 +51,8 @@ func (o *restoreOptions) rebuild(cmd *cobra.Command, args []string) error {
 }
 
 // restoreLost copies back what the store lacks of checkpoints, the newest first.
-func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
-	o.findLost, o.from = true, levelCopies
+func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
+	o.from = levelCopies
 	list, err := o.allLevels(cmd, pattern)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pla
 	}
 	for i, c := range lost {
 		from := o.origins(c)[0]
-		if err := o.fetch(cmd.Context(), cfg, place, from); err != nil {
+		if err := o.fetch(cmd.Context(), cfg, proc, from); err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 			continue
 		}

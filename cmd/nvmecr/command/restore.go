@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -15,9 +17,9 @@ import (
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 )
 
 type restoreOptions struct {
@@ -75,24 +77,24 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	place, err := store.PlaceFromEnv(os.Getenv)
+	proc, err := store.ProcFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}
 	if o.together {
-		return o.restorePart(cmd, cfg, place, first(args))
+		return o.restorePart(cmd, cfg, proc, first(args))
 	}
 	if o.lost {
-		return o.restoreLost(cmd, cfg, place, first(args))
+		return o.restoreLost(cmd, cfg, proc, first(args))
 	}
 	if o.newer {
-		return o.restoreNewer(cmd, cfg, place, first(args))
+		return o.restoreNewer(cmd, cfg, proc, first(args))
 	}
 	from, err := o.find(cmd, first(args))
 	if err != nil {
 		return err
 	}
-	if err := o.fetch(cmd.Context(), cfg, place, from); err != nil || launched(place) {
+	if err := o.fetch(cmd.Context(), cfg, proc, from); err != nil || launched(proc) {
 		return err
 	}
 	files, bytes := from.amount()
@@ -132,13 +134,13 @@ func (from origin) amount() (files int, bytes nvmf.Bytes) {
 }
 
 // fetch copies a set: as a rank its part, otherwise as all ranks.
-func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, place store.Place, from origin) error {
-	if !launched(place) {
+func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, proc store.Proc, from origin) error {
+	if !launched(proc) {
 		if err := startRanks(ctx, from, o.stderr); err != nil {
 			return err
 		}
 	}
-	return o.share(ctx, cfg, place, from)
+	return o.share(ctx, cfg, proc, from)
 }
 
 // inRun starts a run of the store whose job is this command.
@@ -188,7 +190,6 @@ func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, 
 	if err := o.anyLevelNeeded(); err != nil {
 		return from, err
 	}
-	o.findLost = true
 	list, err := o.allLevels(cmd, pattern)
 	if err != nil {
 		return from, err
@@ -211,25 +212,25 @@ func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, 
 }
 
 // launched says whether a launcher has started the process, as a rank.
-func launched(place store.Place) bool { return place.From != "" }
+func launched(proc store.Proc) bool { return proc.From != "" }
 
 // share copies this process's part of the set.
-func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place store.Place, from origin) error {
+func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, proc store.Proc, from origin) error {
 	set := from.set
 	if cfg.View != viewOfSet(set) {
 		return fmt.Errorf("%s was written with --view=%s, and the store has --view=%s: use another --name, or start over with --fresh", set.Dir, viewOfSet(set), cfg.View)
 	}
 	var mine []int
 	switch tree := cfg.View == config.ViewJob; {
-	case tree && launched(place):
-		mine = set.Share(place.Rank, place.Size)
+	case tree && launched(proc):
+		mine = set.Share(proc.Rank, proc.Size)
 	case tree:
-	case !launched(place):
+	case !launched(proc):
 		mine = set.Of(-1)
-	case place.Size != set.Ranks:
-		return fmt.Errorf("%s is of %s, with files of its own for each: restore it with as many, not %d", set.Dir, count(set.Ranks, "rank"), place.Size)
+	case proc.Size != set.Ranks:
+		return fmt.Errorf("%s has private files of %s (--view=rank): restore it with as many ranks, not %d", set.Dir, count(set.Ranks, "rank"), proc.Size)
 	default:
-		mine = set.Of(place.Rank)
+		mine = set.Of(proc.Rank)
 	}
 	if from.need != nil {
 		mine = slices.DeleteFunc(mine, func(i int) bool { return !slices.Contains(from.need, i) })
@@ -237,7 +238,7 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place st
 	if len(mine) == 0 {
 		return o.await()
 	}
-	m, err := openInRun(cfg, place, lineLogger(o.stderr))
+	m, err := openInRun(cfg, proc, lineLogger(o.stderr))
 	if err != nil {
 		return err
 	}
@@ -253,9 +254,9 @@ func (o *restoreOptions) await() error {
 }
 
 // write copies files. They are closed, and so complete, when the last one is there; if that cannot be, none stays.
-func (o *restoreOptions) write(ctx context.Context, files posixshim.FS, from origin, mine []int) (err error) {
+func (o *restoreOptions) write(ctx context.Context, files vfs.FS, from origin, mine []int) (err error) {
 	set := from.set
-	var open []posixshim.File
+	var open []vfs.File
 	defer func() {
 		for _, f := range open {
 			err = errors.Join(err, f.Close())
@@ -263,6 +264,7 @@ func (o *restoreOptions) write(ctx context.Context, files posixshim.FS, from ori
 		if err != nil {
 			for _, i := range mine[:len(open)] {
 				_ = files.Unlink(microfs.RootIno, set.Files[i].Path) // it is not whole
+				rmdirs(files, set.Files[i].Path, set.Name)
 			}
 		}
 	}()
@@ -283,8 +285,15 @@ func (o *restoreOptions) write(ctx context.Context, files posixshim.FS, from ori
 	return o.await()
 }
 
+// rmdirs removes those directories above a file that have the name of the checkpoint in theirs, and are empty.
+func rmdirs(files vfs.FS, file, name string) {
+	for dir := path.Dir(file); dir != "/" && strings.Contains(dir, name); dir = path.Dir(dir) {
+		_ = files.Rmdir(microfs.RootIno, dir) // not empty: another process has files there yet
+	}
+}
+
 // create opens a file of the store for what the set has of it, with the directories above it.
-func create(files posixshim.FS, f *drain.File) (posixshim.File, error) {
+func create(files vfs.FS, f *drain.File) (vfs.File, error) {
 	for i, c := range f.Path {
 		if c == '/' && i > 0 {
 			if err := files.Mkdir(microfs.RootIno, f.Path[:i], 0o777); err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -303,7 +312,7 @@ func create(files posixshim.FS, f *drain.File) (posixshim.File, error) {
 }
 
 // A storeWriter is an io.WriterAt.
-type storeWriter struct{ posixshim.File }
+type storeWriter struct{ vfs.File }
 
 // WriteAt writes all of p.
 func (w storeWriter) WriteAt(p []byte, off int64) (n int, err error) {

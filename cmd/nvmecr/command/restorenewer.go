@@ -12,8 +12,8 @@ import (
 
 // restoreNewer sees to it that the store has the newest complete checkpoint of each series, and says which that is. One that is
 // damaged on another level is passed over for the next older one.
-func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
-	o.findLost = true
+func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
+	o.passOver = true
 	list, err := o.allLevels(cmd, pattern)
 	if err == nil {
 		err = o.end()
@@ -22,14 +22,14 @@ func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, pl
 		return err
 	}
 	for i := range list {
-		if err := o.restoreNewest(cmd, cfg, place, &list[i]); err != nil {
+		if err := o.restoreNewest(cmd, cfg, proc, &list[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, place store.Place, s *drain.Series) (err error) {
+func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, proc store.Proc, s *drain.Series) (err error) {
 	say := func(c *drain.Checkpoint, where string) {
 		fmt.Fprintf(o.stderr, "nvmecr: newest complete checkpoint of %s: %s, %s\n", printable(s.Pattern), printable(c.Name), where)
 	}
@@ -43,7 +43,7 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 			return nil
 		}
 		for _, from := range o.origins(c) {
-			if err = o.fetch(cmd.Context(), cfg, place, from); err == nil {
+			if err = o.fetch(cmd.Context(), cfg, proc, from); err == nil {
 				say(c, from.said())
 				return nil
 			}

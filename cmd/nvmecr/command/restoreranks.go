@@ -77,7 +77,7 @@ func needFile(need []int) (*os.File, error) {
 }
 
 // restorePart is what startRanks has each rank do: it copies its part of what is needed.
-func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
+func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
 	var need []int
 	f := io.NewSectionReader(os.NewFile(5, "need"), 0, 1<<62) // ExtraFiles; all have one offset
 	if err := json.NewDecoder(f).Decode(&need); err != nil {
@@ -93,9 +93,9 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pla
 			switch {
 			case c.Name != o.name:
 			case o.from == levelCopies && c.Copied != nil:
-				return o.share(cmd.Context(), cfg, place, origin{levelCopies, c.Copied, need, o.copies.Get})
+				return o.share(cmd.Context(), cfg, proc, origin{levelCopies, c.Copied, need, o.copies.Get})
 			case o.from == levelSecond && c.Drained != nil:
-				return o.share(cmd.Context(), cfg, place, origin{levelSecond, c.Drained, need, o.level.Get})
+				return o.share(cmd.Context(), cfg, proc, origin{levelSecond, c.Drained, need, o.level.Get})
 			}
 		}
 	}

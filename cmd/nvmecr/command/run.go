@@ -19,7 +19,6 @@ import (
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/preload"
-	"nvmecr/internal/proc"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
@@ -29,12 +28,12 @@ import (
 var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
 // levelSettings are those that a run takes over wherever the data lies.
-var levelSettings = []string{"level2", "level2-every", "level2-pattern", "compress", "copies"}
+var levelSettings = []string{"level2", "level2-every", "level2-pattern", "compress", "incremental", "copies", "copies-sync"}
 
 // fixed are the settings that formatting fixes.
 var fixed = []string{"hugeblock", "data-checksum", "view"}
 
-// lastWords is how long the target of a killed run may take to end.
+// lastWords is how long the target of a killed run may take to end. It has nothing left to write: what it has acknowledged is in the file.
 const lastWords = 30 * time.Second
 
 type runOptions struct {
@@ -47,6 +46,7 @@ type runOptions struct {
 	lease     *store.Lease      // nil if there is none, since the target is the run's own or the run has joined another one
 	oneLevel  bool              // nothing is copied to the second level, or from there, but by the job
 	step      bool              // its processes are tasks of a step of Slurm, which starts them
+	locked    error             // why the run has not the lock of the state directory
 	joined    bool              // the store is in the hands of another run of the job, which this one is a part of
 }
 
@@ -136,14 +136,13 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 // around has job run while the store is held open for its processes, and returns its status. argv is the job's command, if it has one.
 func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []string, job func() (int, error)) (int, error) {
 	lock, err := lockStore(dir)
-	var locked *store.LockedError
 	switch {
-	case o.cfg.Job != "" && errors.As(err, &locked): // by another run of the job, whichever of the two comes to have the lease
-	case err != nil:
-		return 0, err
-	default:
+	case err == nil:
 		defer lock.Unlock()
+	case !o.leaseDecides(dir, err):
+		return 0, err
 	}
+	o.locked = err
 	defer func() {
 		// A store that did not come to be leaves nothing behind.
 		if dir.Made && !dir.Recorded() {
@@ -160,7 +159,7 @@ func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []str
 		return 0, err
 	}
 	defer leave()
-	if o.lease != nil && o.cfg.Job != "" { // it makes the secret of the run known to who may read the targets
+	if o.lease != nil && o.cfg.Job != "" { // it makes the secret of the run known to all that may read the targets
 		o.lease.Open(o.cfg)
 	}
 	begin := time.Now()
@@ -198,7 +197,7 @@ func (o *runOptions) serve() (leave func(), err error) {
 	}
 	s, err := o.startSupervisor()
 	if err != nil {
-		owner.Abandon(group)
+		owner.RemoveGroup(group)
 		return nil, err
 	}
 	return func() {
@@ -206,27 +205,48 @@ func (o *runOptions) serve() (leave func(), err error) {
 		switch {
 		case lingers && o.cfg.Job != "" && !o.joined: // the others of the job need this run's lease
 			<-last.ended
-			owner.Abandon(group)
+			owner.RemoveGroup(group)
 		case lingers:
 			owner.EndRun(group)
 		default:
-			owner.Abandon(group)
+			owner.RemoveGroup(group)
 		}
 	}, nil
 }
 
+// leaseDecides reports whether a run may go on without the lock of dir, since the lease on the targets says which run has the store. Where hosts share
+// the directory the lock is in the way of a run that takes the store over, and of one on another host after its last host has crashed.
+func (o *runOptions) leaseDecides(dir *store.StateDir, err error) bool {
+	if !errors.As(err, new(*store.LockedError)) {
+		return false
+	}
+	if o.cfg.Job != "" { // the lock is of another run of the job, whichever of the two comes to have the lease
+		return true
+	}
+	record, err := dir.Load()
+	return err == nil && !record.Embedded && (len(o.cfg.Targets) == 0 || o.sameTargets(record))
+}
+
+// sameTargets reports whether the store is where record has it.
+func (o *runOptions) sameTargets(record *store.Record) bool {
+	if record.Embedded {
+		return len(o.cfg.Targets) == 0
+	}
+	return record.Settings["target"] == o.cfg.Values()["target"]
+}
+
 // lockStore takes the lock of dir. Where the run that had it was killed, its
-// target still has it until everything is in the file: that is waited for.
+// target has it until it has noticed: that is waited for.
 func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 	for begin := time.Now(); ; {
 		lock, err := dir.Lock()
 		var locked *store.LockedError
-		if !errors.As(err, &locked) || locked.PID == 0 || !proc.Ended(locked.PID) {
+		if !errors.As(err, &locked) || !locked.Outlived() {
 			return lock, err
 		}
 		if time.Since(begin) > lastWords {
 			return nil, fmt.Errorf("store %q: its last run, process %d, was killed, and the target of that run has not ended (stopped, perhaps: see `pgrep -af 'nvmecr target'`): continue it with kill -CONT, or kill it; acknowledged data is kept",
-				locked.Name, locked.PID)
+				locked.Name, locked.Holder.PID)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -261,6 +281,10 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 			return stop, o.announceJoined(asked)
 		}
 		stop = o.lease.End
+		if o.locked != nil && o.cfg.Job == "" && !o.lease.Whole() {
+			stop()
+			return nil, o.locked
+		}
 	}
 	ranks, err := o.check(ctx)
 	if err != nil {
@@ -316,19 +340,19 @@ func (o *runOptions) checkEmbedded(dir *store.StateDir, argv []string) error {
 	return nil
 }
 
-// check returns the number of ranks whose partitions are on the targets.
-func (o *runOptions) check(ctx context.Context) (int, error) {
+// check returns the ranks whose partitions are on the targets.
+func (o *runOptions) check(ctx context.Context) ([]store.RankInfo, error) {
 	if err := o.checkShared(); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if o.cfg.Fresh {
 		if err := store.Reset(ctx, o.cfg); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	ranks, err := store.Ranks(ctx, o.cfg)
 	if errors.Is(err, parttable.ErrNoTable) {
-		return 0, store.ResolveMapping(o.cfg, nil)
+		ranks, err = nil, nil
 	}
 	if err == nil {
 		err = store.ResolveMapping(o.cfg, ranks)
@@ -336,7 +360,10 @@ func (o *runOptions) check(ctx context.Context) (int, error) {
 	if err == nil && len(ranks) > 0 {
 		err = o.checkFixed(ranks[0])
 	}
-	return len(ranks), err
+	if err == nil && o.cfg.Copies != config.CopiesNone {
+		err = store.MakeCopyAreas(ctx, o.cfg)
+	}
+	return ranks, err
 }
 
 // checkShared refuses one tree on what only one process can have: others could not read what that has written.
@@ -378,7 +405,7 @@ func (o *runOptions) checkFixed(found store.RankInfo) error {
 	}
 	o.cfg.View = view
 	if o.cfg.Copies != config.CopiesNone && !found.Copies {
-		return fmt.Errorf("store %q was formatted without room for copies; leave --copies out, or use another --name; or copy out what is needed (nvmecr cp), and start over with --fresh", o.cfg.Name)
+		return fmt.Errorf("store %q was formatted without a copy area; leave --copies out, or use another --name; or copy out what is needed (nvmecr cp), and start over with --fresh", o.cfg.Name)
 	}
 	const sums = "data-checksum"
 	if now := o.cfg.Values()[sums]; o.cfg.Given(sums) && o.formatted[sums] != "" && o.formatted[sums] != now {
@@ -387,17 +414,21 @@ func (o *runOptions) checkFixed(found store.RankInfo) error {
 	return nil
 }
 
-// announce prints the one line about where the data is.
-func (o *runOptions) announce(where string, embedded bool, ranks int) {
+// announce prints the one line about where the data is, and one if targets have lost some.
+func (o *runOptions) announce(where string, embedded bool, ranks []store.RankInfo) {
 	size := ""
 	if embedded {
 		size = o.cfg.Size.String() + " "
 	}
 	past := "new"
-	if ranks > 0 {
-		past = "of " + count(ranks, "rank")
+	if len(ranks) > 0 {
+		past = "of " + count(len(ranks), "rank")
 	}
 	fmt.Fprintf(o.stderr, "nvmecr: store %q (%s) at %s: %sin %s\n", o.cfg.Name, past, o.cfg.Mount, size, where)
+	if missing := store.Missing(ranks); len(missing) > 0 {
+		fmt.Fprintf(o.stderr, "nvmecr: store %q: no target has the partitions of %d of %d ranks (the first is rank %d), as after a target was lost and replaced: what these ranks wrote is left only in copies and on a second level\n",
+			o.cfg.Name, len(missing), ranks[0].JobSize, missing[0])
+	}
 }
 
 // adopt completes the settings with what the last run of the store recorded:
@@ -422,9 +453,7 @@ func (o *runOptions) adopt(dir *store.StateDir) error {
 			return err
 		}
 	}
-	same := record.Embedded && len(o.cfg.Targets) == 0 ||
-		!record.Embedded && record.Settings["target"] == o.cfg.Values()["target"]
-	if !same || o.cfg.Fresh {
+	if !o.sameTargets(record) || o.cfg.Fresh {
 		return nil
 	}
 	o.formatted = only(record.Settings, fixed)

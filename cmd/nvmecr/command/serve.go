@@ -112,7 +112,7 @@ func untilIdle(ctx context.Context, s *serve.Server, group string) {
 	}
 }
 
-// serve says on stdout that it serves, and goes on until stdin ends, or until nobody needs it.
+// serve says on stdout that it serves, and runs until stdin ends, or until no process needs it.
 func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	cfg, err := config.FromEnv(os.Getenv)
 	if err != nil {
@@ -120,7 +120,7 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	}
 	// What is typed at the terminal is for the job, which goes on until it ends.
 	signal.Ignore(syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
-	signal.Ignore(syscall.SIGPIPE) // whoever reads what this prints may have been killed
+	signal.Ignore(syscall.SIGPIPE) // the reader of its output may have been killed
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	group := store.LockGroup(cfg.Run)
@@ -142,26 +142,32 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if _, err := fmt.Fprintln(stdout, export(s, cfg)); err != nil {
 		return err
 	}
+	endPeer := func() {}
+	if o.untilIdle || o.joined { // a host without the run's drainer
+		endPeer = startPeer(cfg)
+	}
+	defer endPeer()
 	if !o.untilIdle {
 		killed := awaitEnd(ctx, stdin)
+		endPeer()
 		if !o.linger || !killed && becomesIdle(s) { // if it was killed, the processes of the job have not ended
 			return s.Close()
 		}
 	}
-	fmt.Fprintln(stdout, lingering) // to nobody if nvmecr run was killed
+	fmt.Fprintln(stdout, lingering) // unread if nvmecr run was killed
 	if err := detachStdio(); err != nil {
 		return errors.Join(err, s.Close())
 	}
 	untilIdle(ctx, s, group)
 	err = s.Close()
-	owner.Leave(group)
+	owner.RemoveUnattached(group)
 	return err
 }
 
 // endSeen is how long after the end of a job it may take until its processes are seen to have ended, on a busy host, too.
 const endSeen = time.Second
 
-// becomesIdle reports whether nobody has files of s, at once or as soon as s has seen the end of the job's processes.
+// becomesIdle reports whether no process has files of s, at once or as soon as s has seen the end of the job's processes.
 func becomesIdle(s *serve.Server) bool {
 	for begin := time.Now(); !s.Idle(); time.Sleep(endSeen / 100) {
 		if time.Since(begin) > endSeen {

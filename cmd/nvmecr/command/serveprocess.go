@@ -24,29 +24,28 @@ import (
 	"nvmecr/nvmf"
 )
 
-// serveStart is how long `nvmecr serve` may take to begin, serveEnd how long to end. One that ends is noticed at once: these
-// are for one that hangs, and longer than anything takes on a busy host.
+// serveStart is the time that `nvmecr serve` has to begin, serveEnd the time that it has to end. A process that ends is noticed at
+// once. These limits are for one that hangs, and are longer than anything takes on a busy host.
 const (
 	serveStart = 2 * time.Minute
 	serveEnd   = time.Minute
 )
 
-// A serveProcess is `nvmecr serve` as a process of its own, which ends after this one.
+// A serveProcess is `nvmecr serve` as a process of its own. It ends with the lifeline, so at the latest with this process, unless it lingers.
 type serveProcess struct {
 	cmd      *exec.Cmd
-	ended    chan struct{} // closed when it has
-	lifeline *os.File      // it ends when this closes, also by our death
+	ended    chan struct{} // closed when the process has ended
+	lifeline *os.File      // the process ends when this closes, also if this process dies
 	stdout   *os.File
 	says     *bufio.Reader // of stdout
 	stderr   io.Writer
-	view     string // that it has exported; "" if it has not
+	view     string // directory of the exported view; "" if there is none
 }
 
-// startServeProcess starts it with the settings of the run. The view that it exports is then one of the settings. One that lingers
-// goes on behind the run while processes of the job have files of it. index is the socket for the tree's other hosts, or nil; one that has joined
-// has no tree.
+// startServeProcess starts `nvmecr serve` with the settings of the run. The view that it exports becomes one of the settings. index is
+// the socket at which other hosts reach the index of the tree, or nil.
 func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, stderr io.Writer) (*serveProcess, error) {
-	self, err := os.Executable()
+	cmd, err := serveCommand(cfg, linger, joined, index)
 	if err != nil {
 		return nil, err
 	}
@@ -60,24 +59,8 @@ func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, 
 		lifeline.Close()
 		return nil, err
 	}
-	cfg.Command, cfg.Export = self, viewOf(cfg)
 	var complaint bytes.Buffer
-	argv := []string{"serve"}
-	if linger {
-		argv = append(argv, "--linger")
-	}
-	if joined {
-		argv = append(argv, "--joined")
-	}
-	var inherited []*os.File
-	if index != nil {
-		argv, inherited = append(argv, "--index-socket"), []*os.File{index}
-	}
-	cmd := exec.Command(self, argv...)
-	cmd.Env, cmd.ExtraFiles = cfg.Environ(os.Environ()), inherited
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, ready, io.MultiWriter(stderr, &complaint)
-	cmd.Dir = "/" // not in what it exports
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	ready.Close()
 	if err != nil {
@@ -93,26 +76,61 @@ func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, 
 		_ = cmd.Wait() // how it has ended is in cmd.ProcessState
 		close(s.ended)
 	}()
-	_ = stdout.SetReadDeadline(time.Now().Add(serveStart))
-	said, err := s.says.ReadString('\n')
-	if err != nil {
+	if err := s.await(cfg); err != nil {
 		s.stop()
 		return nil, fmt.Errorf("nvmecr serve did not start: %s", strings.TrimSpace(complaint.String()))
+	}
+	return s, nil
+}
+
+// serveCommand returns the command of `nvmecr serve`. One that lingers outlives the run while processes of the job have files
+// open in it. One that has joined has no tree.
+func serveCommand(cfg *config.Config, linger, joined bool, index *os.File) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Command, cfg.Export = self, viewOf(cfg)
+	cmd := exec.Command(self, "serve")
+	if linger {
+		cmd.Args = append(cmd.Args, "--linger")
+	}
+	if joined {
+		cmd.Args = append(cmd.Args, "--joined")
+	}
+	if index != nil {
+		cmd.Args, cmd.ExtraFiles = append(cmd.Args, "--index-socket"), []*os.File{index}
+	}
+	cmd.Env = cfg.Environ(os.Environ())
+	cmd.Dir = "/" // not in what it exports
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd, nil
+}
+
+// await reads the first line of the process, which says whether it exports the view. If it does not, cfg.Export becomes "".
+func (s *serveProcess) await(cfg *config.Config) error {
+	_ = s.stdout.SetReadDeadline(time.Now().Add(serveStart))
+	said, err := s.says.ReadString('\n')
+	if err != nil {
+		return err
 	}
 	if said = strings.TrimSpace(said); said != exported {
 		s.removeView()
 		cfg.Export = ""
 		if said != served && cfg.Log != config.LogError {
-			fmt.Fprintf(stderr, "nvmecr: files are not exported to the kernel: %s\n", said)
+			fmt.Fprintf(s.stderr, "nvmecr: files are not exported to the kernel: %s\n", said)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // joinServeProcess makes the settings those of a run on whose host another run of the job has a serve process.
 func joinServeProcess(cfg *config.Config) (err error) {
 	cfg.Command, err = os.Executable()
-	if cfg.Export = viewOf(cfg); lookAt(filepath.Join(cfg.Export, "self")) != nil {
+	cfg.Export = viewOf(cfg)
+	switch lookAt(filepath.Join(cfg.Export, "self")) {
+	case nil, os.ErrDeadlineExceeded: // the server has a view and is busy
+	default:
 		cfg.Export = "" // it exports nothing
 	}
 	return err
@@ -156,7 +174,7 @@ func removeDeadViews(own string) {
 // viewPatience is how long a server may take to answer for its view. One that was stopped, or hangs in the kernel after it was killed, never does.
 const viewPatience = time.Second
 
-// lookAt returns why there is no view at dir, or os.ErrDeadlineExceeded where nobody answers. The thread that waits then ends with this process.
+// lookAt returns why there is no view at dir, or os.ErrDeadlineExceeded if its server does not answer. The thread that waits then ends with this process.
 func lookAt(dir string) error {
 	answer := make(chan error, 1)
 	go func() {
@@ -176,7 +194,7 @@ func (s *serveProcess) stop() (lingers bool) {
 	_, _ = s.lifeline.WriteString("ended\n") // it may have been killed
 	s.lifeline.Close()
 	defer s.stdout.Close()
-	_ = s.cmd.Process.Signal(syscall.SIGCONT) // perhaps somebody stopped it
+	_ = s.cmd.Process.Signal(syscall.SIGCONT) // it may be stopped
 	kill := time.AfterFunc(serveEnd, func() {
 		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve did not end within %s and is killed\n", serveEnd)
 		_ = s.cmd.Process.Kill()
@@ -191,18 +209,18 @@ func (s *serveProcess) stop() (lingers bool) {
 	return false
 }
 
-// forget closes what leads to one that has ended. Its view is the successor's.
+// forget closes the connections to a process that has ended. Its view is that of the successor.
 func (s *serveProcess) forget() {
 	s.lifeline.Close()
 	s.stdout.Close()
 }
 
-// removeView removes the directory of the view, and what is left of the view if its server was killed.
+// removeView removes the directory of the view, and the mount that is left if the server was killed.
 func (s *serveProcess) removeView() {
 	if s.view == "" {
 		return
 	}
-	if err := lookAt(s.view); err != unix.ENOENT { // it was killed; perhaps a process has started another one
+	if err := lookAt(s.view); err != unix.ENOENT { // the server was killed, and another process may have mounted a view since
 		_ = fuseview.Detach(s.view)
 	}
 	if err := os.Remove(s.view); err != nil && !errors.Is(err, fs.ErrNotExist) {

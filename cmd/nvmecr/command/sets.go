@@ -12,15 +12,15 @@ import (
 	"nvmecr/checkpoint"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // A setReader is what the commands have in common that look for checkpoints in a store.
 type setReader struct {
 	reader
-	writers  []int
-	findLost bool // look for files that have lost bytes with a target
+	writers []int
+	lost    lostFiles // of a tree, if that is known
 }
 
 func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {
@@ -37,7 +37,8 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 	var job checkpoint.Job
 	err := o.open(cmd)
 	switch {
-	case errors.Is(err, parttable.ErrNoTable): // then there is no checkpoint, either
+	case errors.Is(err, parttable.ErrNoTable): // then there is no checkpoint, but for copies
+		o.areas = len(o.cfg.Targets) > 1
 	case err != nil:
 		return nil, err
 	case o.tree && o.rank != allRanks:
@@ -66,30 +67,24 @@ func (o *setReader) patternInside(pattern string) string {
 // first returns the argument of a command that takes one at most.
 func first(args []string) string { return strings.Join(args, "") }
 
-// list returns the files of all ranks, and who is expected to have written some.
+// list returns the files of all ranks, and the ranks that are expected to have written some.
 func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job checkpoint.Job, err error) {
 	job = checkpoint.Job{Ranks: o.size, Writers: o.writers, Tree: o.tree}
-	var tree *treeWriters
 	if o.tree {
-		if tree, err = o.lookAtWriters(ctx); err != nil {
+		if files, job.Sizes, err = o.listTree(ctx); err != nil {
 			return nil, job, err
 		}
-		job.Sizes = tree.sizes
-	}
-	o.each(ctx, func(rank int, fs posixshim.FS) error {
-		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
-			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
-				if o.tree {
-					rank = tree.rank(a)
+	} else {
+		o.each(ctx, func(rank int, fs vfs.FS) error {
+			err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
+				if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
+					files = append(files, checkpointFile(rank, name, a))
 				}
-				f := checkpointFile(rank, name, a)
-				f.Lost = o.tree && tree.lost[a.Ino]
-				files = append(files, f)
-			}
-			return nil
+				return nil
+			})
+			return o.explain(err, rank, "/")
 		})
-		return o.explain(err, rank, "/")
-	})
+	}
 	switch {
 	case len(job.Writers) > 0:
 	case o.rank != allRanks:

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"nvmecr/balancer/site"
 	"nvmecr/internal/cli"
@@ -38,22 +40,14 @@ See docs/slurm.md.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	f := cmd.PersistentFlags()
-	f.StringVar(&o.state, "state", "/var/spool/nvmecr", "`DIRECTORY` of the leases, which the controller and the nodes share [NVMECR_STATE]")
-	f.StringVar(&o.runtime, "runtime", "/run/nvmecr", "`DIRECTORY` of a node for what its jobs need [NVMECR_RUNTIME]")
-	f.StringVar(&o.inventory, "inventory", inventoryFile, "`FILE` with the site's targets [NVMECR_INVENTORY]")
-	f.StringVar(&o.topology, "topology", "", "`FILE` with the topology; without one that of /etc/slurm [NVMECR_TOPOLOGY]")
-	f.StringVar(&o.capacity, "capacity", "10G", "`SIZE` on each target for jobs that do not say it [NVMECR_CAPACITY]")
-	f.StringVar(&o.retain, "retain", "1d", "`TIME` to keep what has a name after its job, for jobs that do not say it [NVMECR_RETAIN]")
-	f.DurationVar(&o.grace, "grace", time.Minute, "`TIME` for which a job has to be over before anything of it is freed: while a node is lost it is for a moment [NVMECR_GRACE]")
-	cli.AddSwitch(f, &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	o.bind(cmd.PersistentFlags())
 	for _, hook := range []struct {
 		name, short string
 		run         func(cmd *cobra.Command, h *slurm.Hooks) error
 	}{
 		{"prolog-ctld", "PrologSlurmctld: make a job's namespaces", func(cmd *cobra.Command, h *slurm.Hooks) error {
 			return ofJob(func(id uint32) error {
-				return h.PrologController(cmd.Context(), id, os.Getenv("SPANK_NVMECR_CHECKPOINT"))
+				return h.PrologController(cmd.Context(), id, cmp.Or(os.Getenv("SPANK_NVMECR_CHECKPOINT"), slurm.InComment(os.Getenv("SLURM_JOB_COMMENT"))))
 			})
 		}},
 		{"prolog", "Prolog: give a job's user on this node what it needs; never fails", func(cmd *cobra.Command, h *slurm.Hooks) error {
@@ -92,25 +86,43 @@ See docs/slurm.md.`,
 	return cmd
 }
 
-// hooks makes what a hook needs. Nodes need no inventory.
+func (o *slurmOptions) bind(f *pflag.FlagSet) {
+	f.StringVar(&o.state, "state", "/var/spool/nvmecr", "`DIRECTORY` of the leases, which the controller and the nodes share [NVMECR_STATE]")
+	f.StringVar(&o.runtime, "runtime", "/run/nvmecr", "`DIRECTORY` of a node for what its jobs need [NVMECR_RUNTIME]")
+	f.StringVar(&o.inventory, "inventory", inventoryFile, "`FILE` with the site's targets [NVMECR_INVENTORY]")
+	f.StringVar(&o.topology, "topology", "", "`FILE` with the topology; without one that of /etc/slurm [NVMECR_TOPOLOGY]")
+	f.StringVar(&o.capacity, "capacity", "10G", "`SIZE` on each target for jobs that do not say it [NVMECR_CAPACITY]")
+	f.StringVar(&o.retain, "retain", "1d", "`TIME` to keep what has a name after its job, for jobs that do not say it [NVMECR_RETAIN]")
+	f.DurationVar(&o.grace, "grace", time.Minute, "`TIME` for which a job has to be over before anything of it is freed: while a node is lost it is for a moment [NVMECR_GRACE]")
+	cli.AddSwitch(f, &o.json, "json", "", "print JSON [NVMECR_JSON]")
+}
+
+// hooks makes what a hook needs. Nodes need no inventory, and the end of a job none.
 func (o *slurmOptions) hooks(stderr io.Writer, name string) (*slurm.Hooks, error) {
-	h := &slurm.Hooks{State: o.state, Queue: slurm.Scontrol{}, Targets: slurm.Commands{}, Grace: o.grace, Logf: lineLogger(stderr), Now: time.Now}
+	h := &slurm.Hooks{State: o.state, Queue: slurm.Client{}, Targets: &slurm.Commands{}, Grace: o.grace, Logf: lineLogger(stderr), Now: time.Now}
 	switch name {
-	case "prolog", "epilog", "task-prolog":
+	case "prolog", "epilog", "task-prolog", "epilog-ctld":
+		return h, nil
+	case "prolog-ctld": // each job of the cluster comes here
+		h.Unusable = o.read(h)
 		return h, nil
 	}
-	var err error
+	return h, o.read(h)
+}
+
+// read reads the files of the site, and the settings that jobs need.
+func (o *slurmOptions) read(h *slurm.Hooks) (err error) {
 	if h.Defaults.Capacity, err = nvmf.ParseSize(o.capacity); err != nil {
-		return nil, cli.UsageError{Err: fmt.Errorf("--capacity: %w", err)}
+		return cli.UsageError{Err: fmt.Errorf("--capacity: %w", err)}
 	}
 	if h.Defaults.Retain, err = slurm.ParseRetain(o.retain); err != nil {
-		return nil, cli.UsageError{Err: fmt.Errorf("--retain: %w", err)}
+		return cli.UsageError{Err: fmt.Errorf("--retain: %w", err)}
 	}
 	if h.Network, err = (&planOptions{topology: o.topology}).network(os.Getenv); err != nil {
-		return nil, err
+		return err
 	}
 	h.Inventory, err = site.Load(o.inventory)
-	return h, err
+	return err
 }
 
 // ofJob calls a hook for the job of the environment.

@@ -44,6 +44,8 @@ func describeLease(l *slurm.Lease) leaseLine {
 	switch {
 	case !l.Ready:
 		line.State = "incomplete"
+	case l.Freeing:
+		line.State = "freeing"
 	case l.Ended != nil:
 		until := l.Ended.Add(l.Request.Retain)
 		line.State, line.Until = "retained", &until

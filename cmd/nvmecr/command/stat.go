@@ -15,9 +15,9 @@ import (
 	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 )
 
 type statOptions struct {
@@ -52,7 +52,7 @@ log, and, with real targets, which run says that it has the store. With PATH: wh
 
 // A partition is what `stat` shows of one; sizes are in bytes.
 type partition struct {
-	Rank      int        `json:"rank"` // -1: the solo partition
+	Rank      int        `json:"rank"` // -1: the singleton partition
 	Target    string     `json:"target"`
 	Start     nvmf.Bytes `json:"start"`
 	Length    nvmf.Bytes `json:"length"`
@@ -89,9 +89,9 @@ func (o *statOptions) store(ctx context.Context, w io.Writer) error {
 		})
 	}
 	owners := map[string][]int{} // ranks that have a file of that path
-	o.eachOf(ctx, o.partitions(), func(rank int, fs posixshim.FS) error {
+	o.eachOf(ctx, o.partitions(), func(rank int, fs vfs.FS) error {
 		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
-			if a.Mode&syscall.S_IFMT == syscall.S_IFREG && rank != parttable.Solo && !o.tree {
+			if a.Mode&syscall.S_IFMT == syscall.S_IFREG && rank != parttable.Singleton && !o.tree {
 				owners[name] = append(owners[name], rank)
 			}
 			return nil
@@ -207,7 +207,7 @@ func printNamesakes(w io.Writer, paths []string, owners map[string][]int) error 
 
 func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error {
 	var entries []entry
-	o.each(ctx, func(rank int, fs posixshim.FS) error {
+	o.each(ctx, func(rank int, fs vfs.FS) error {
 		a, err := fs.Stat(microfs.RootIno, name, false)
 		if errors.Is(err, syscall.ENOENT) {
 			return nil

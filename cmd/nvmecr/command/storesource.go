@@ -10,8 +10,8 @@ import (
 
 	"nvmecr/drain"
 	"nvmecr/internal/parttable"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // A storeSource reads the files of checkpoints from the store, for drain.Level.Put.
@@ -20,20 +20,20 @@ type storeSource struct {
 	ctx    context.Context // of the command
 
 	mu     sync.Mutex // for mounts
-	mounts map[int]*posixshim.Mount
+	mounts map[int]*vfs.Mount
 }
 
 func newStoreSource(ctx context.Context, r *reader) *storeSource {
-	return &storeSource{reader: r, ctx: ctx, mounts: map[int]*posixshim.Mount{}}
+	return &storeSource{reader: r, ctx: ctx, mounts: map[int]*vfs.Mount{}}
 }
 
 // files returns the file system that has the files of a rank of a drain.File.
-func (s *storeSource) files(rank int) (posixshim.FS, error) {
+func (s *storeSource) files(rank int) (vfs.FS, error) {
 	switch {
 	case s.reader.tree:
 		rank = jobTree
 	case rank < 0:
-		rank = parttable.Solo
+		rank = parttable.Singleton
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *storeSource) Refresh() (err error) {
 func (s *storeSource) Close() error { return s.Refresh() }
 
 // A storeReader is a drain.Reader.
-type storeReader struct{ posixshim.File }
+type storeReader struct{ vfs.File }
 
 // ReadAt fills p, or ends with io.EOF.
 func (r storeReader) ReadAt(p []byte, off int64) (int, error) { return drain.ReadAt(r.File, p, off) }

@@ -16,9 +16,9 @@ import (
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 )
 
 // summaryTime is how long the end of a run looks at what there is: a store of some thousand files takes a few
@@ -53,6 +53,7 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 		if line := f.line(&cfg, embedded, code); line != "" {
 			fmt.Fprintln(o.stderr, line)
 		}
+		o.sayDegraded()
 		if line := f.cost(o.cfg.MTBF, begin); line != "" {
 			fmt.Fprintln(o.stderr, line)
 		}
@@ -109,14 +110,14 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		return nil, err
 	}
 	f.ranks = len(parts)
-	if f.ranks > 0 && parts[f.ranks-1].Rank == parttable.Solo {
+	if f.ranks > 0 && parts[f.ranks-1].Rank == parttable.Singleton {
 		f.ranks--
 	}
 	for _, r := range parts {
-		if r.Tree == parttable.TreeOfJob && r.Rank != parttable.Solo && len(parts) > 1 {
+		if r.Tree == parttable.TreeOfJob && r.Rank != parttable.Singleton && len(parts) > 1 {
 			continue // it has no names
 		}
-		p, err := store.Open(ctx, cfg, store.Place{Rank: r.Rank, Size: f.ranks}, store.Options{ReadOnly: true})
+		p, err := store.Open(ctx, cfg, store.Proc{Rank: r.Rank, Size: f.ranks}, store.Options{ReadOnly: true})
 		if errors.Is(err, microfs.ErrUnformatted) {
 			continue
 		}
@@ -126,16 +127,21 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		var tree *treeWriters
 		if r.Tree == parttable.TreeOfJob {
 			tree, err = writersOfTree(ctx, cfg, p.FS, len(parts) > 1)
+			if err == nil && len(cfg.Targets) > 1 { // with one the index is lost, too
+				tree.lost, err = lostOfTree(ctx, cfg, p)
+			}
 			if err != nil {
 				return nil, errors.Join(err, p.Close())
 			}
 			f.job = checkpoint.Job{Ranks: f.ranks, Tree: true, Sizes: tree.sizes}
 		}
-		err = walk(posixshim.Microfs(p.FS), "/", true, func(name string, a microfs.Attr) error {
+		err = walk(vfs.Microfs(p.FS), "/", true, func(name string, a microfs.Attr) error {
 			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 				f.add(r.Rank, name, a, begin)
 				if tree != nil {
-					f.tree = append(f.tree, checkpointFile(tree.rank(a), name, a))
+					file := checkpointFile(tree.rank(a), name, a)
+					file.Lost = tree.lost.has(a)
+					f.tree = append(f.tree, file)
 				}
 			}
 			return context.Cause(ctx)
@@ -156,10 +162,10 @@ func (f *found) add(rank int, name string, a microfs.Attr, begin time.Time) {
 	if !a.Closed {
 		return
 	}
-	if a.Mtime.After(f.last.since) && (rank != parttable.Solo || len(f.shared) == 0) { // ranks come first
+	if a.Mtime.After(f.last.since) && (rank != parttable.Singleton || len(f.shared) == 0) { // ranks come first
 		f.last = complete{name, rank, 1, a.Mtime}
 	}
-	if rank == parttable.Solo {
+	if rank == parttable.Singleton {
 		return
 	}
 	for _, n := range slices.Compact([]string{name, withoutRank(name, rank)}) {
@@ -193,7 +199,7 @@ func (f *found) newest() string {
 		return f.newestOfTree()
 	case best.name != "" && f.ranks > 1:
 		return fmt.Sprintf("newest complete on all %d ranks: %s", f.ranks, printable(best.name))
-	case f.ranks > 1 && f.last.rank != parttable.Solo:
+	case f.ranks > 1 && f.last.rank != parttable.Singleton:
 		return fmt.Sprintf("newest complete: %s of rank %d, none on all ranks", printable(f.last.name), f.last.rank)
 	}
 	return "newest complete: " + printable(f.last.name)
@@ -246,7 +252,7 @@ func (f *found) cost(mtbf string, begin time.Time) string {
 	}
 	between, _ := parseSpan(mtbf) // which was checked; 0 without one
 	a := &advice{Pattern: series.Pattern}
-	if a.measure(sets, between, usualRestart); a.Interval <= 0 {
+	if a.measure(sets, between, defaultRestart); a.overlap() {
 		return ""
 	}
 	return a.inSummary(between)

@@ -49,9 +49,9 @@ func TestNewest(t *testing.T) {
 		{"all", 2, []file{{0, "/a", true}, {0, "/b", true}, {1, "/a", true}, {1, "/b", false}}, "newest complete on all 2 ranks: /a"},
 		{"numbers", 2, []file{{0, "/x.1.0", true}, {0, "/x.2.0", true}, {1, "/x.1.1", true}, {1, "/x.2.1", true}}, "newest complete on all 2 ranks: /x.2.*"},
 		{"twice in one rank", 2, []file{{0, "/0", true}, {0, "/00", true}}, "newest complete: /00 of rank 0, none on all ranks"},
-		{"a job script beside ranks", 2, []file{{0, "/a", true}, {1, "/a", true}, {parttable.Solo, "/log", true}}, "newest complete on all 2 ranks: /a"},
-		{"a job script beside one rank", 2, []file{{1, "/a", true}, {parttable.Solo, "/a", true}}, "newest complete: /a of rank 1, none on all ranks"},
-		{"a job script alone", 2, []file{{parttable.Solo, "/log", true}}, "newest complete: /log"},
+		{"a job script beside ranks", 2, []file{{0, "/a", true}, {1, "/a", true}, {parttable.Singleton, "/log", true}}, "newest complete on all 2 ranks: /a"},
+		{"a job script beside one rank", 2, []file{{1, "/a", true}, {parttable.Singleton, "/a", true}}, "newest complete: /a of rank 1, none on all ranks"},
+		{"a job script alone", 2, []file{{parttable.Singleton, "/log", true}}, "newest complete: /log"},
 		{"for a terminal", 1, []file{{0, "/\x1b", true}}, `newest complete: "/\x1b"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -95,5 +95,6 @@ func TestCost(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, c.f.cost(c.mtbf, begin)) })
 	}
+	assert.Empty(t, run(3, 100*time.Millisecond).cost("24h", begin), "they overlap")
 	assert.Empty(t, run(3, time.Minute).cost("", begin.Add(time.Hour)), "they are of an earlier run")
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // supervisor are `nvmecr serve`, and those that take its place where it is killed: in a job with one tree it has the tree's
-// index, without which nobody can open a file.
+// index, without which no process can open a file.
 type supervisor struct {
 	cfg            config.Config // as the first one has left it
 	linger, joined bool

@@ -109,7 +109,7 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err := o.check(); err != nil {
 		return cli.UsageError{Err: err}
 	}
-	// Before anything can be seen of us: who reads that we listen may signal.
+	// Before the target prints anything: the reader may send a signal then.
 	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	// There is nothing to read again, unless nohup would have it ignored.
 	if o.keys == "" && o.psks == "" && !signal.Ignored(syscall.SIGHUP) {

@@ -15,18 +15,18 @@ import (
 	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
-	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
 
 type verifyOptions struct {
 	reader
-	json   bool
-	repair bool
-	names  map[microfs.Ino]string // of a tree, once they are needed
-	mender *mender                // with --repair, once it is needed
+	json     bool
+	repair   bool
+	names    map[microfs.Ino]string // of a tree, once they are needed
+	repairer *repairer              // with --repair, once it is needed
 }
 
 func newVerify() *cobra.Command {
@@ -63,16 +63,16 @@ read.`,
 
 // A verifyReport is the JSON of a run.
 type verifyReport struct {
-	Name    string       `json:"name"`
-	Bytes   nvmf.Bytes   `json:"bytes"`
-	Seconds float64      `json:"seconds"`
-	Damaged int          `json:"damaged"`          // files
-	Mended  int          `json:"mended,omitempty"` // files that were damaged
-	Ranks   []verifyRank `json:"ranks"`
+	Name     string       `json:"name"`
+	Bytes    nvmf.Bytes   `json:"bytes"`
+	Seconds  float64      `json:"seconds"`
+	Damaged  int          `json:"damaged"`            // files
+	Repaired int          `json:"repaired,omitempty"` // files that were damaged
+	Ranks    []verifyRank `json:"ranks"`
 }
 
 type verifyRank struct {
-	Rank       int        `json:"rank"`             // -1: the solo partition; -4: a copy area
+	Rank       int        `json:"rank"`             // -1: the singleton partition; -4: a copy area
 	Target     string     `json:"target,omitempty"` // of a copy area
 	Files      int        `json:"files"`
 	Bytes      nvmf.Bytes `json:"bytes"`
@@ -85,14 +85,14 @@ type damage struct {
 	microfs.BadRange
 	Cause string `json:"cause"`
 	File  string `json:"file,omitempty"` // of the tree, of which this one has bytes
-	// Mended: it has been written again. Otherwise, with --repair, Lost says why not.
-	Mended bool   `json:"mended,omitempty"`
-	Lost   string `json:"lost,omitempty"`
+	// Repaired: it has been written again. Otherwise, with --repair, Lost says why not.
+	Repaired bool   `json:"repaired,omitempty"`
+	Lost     string `json:"lost,omitempty"`
 }
 
 // A volume is a file system that is verified: the partition of a rank, or the copy area of a target.
 type volume struct {
-	rank   int // or parttable.Solo, or parttable.Copies
+	rank   int // or parttable.Singleton, or parttable.Copies
 	target int // of a copy area
 }
 
@@ -121,7 +121,7 @@ func (v volume) open(ctx context.Context, r *reader, opts store.Options) (*store
 	if v.rank == parttable.Copies {
 		return store.OpenCopies(ctx, r.cfg, v.target, opts)
 	}
-	return store.Open(ctx, r.cfg, store.Place{Rank: v.rank, Size: r.size}, opts)
+	return store.Open(ctx, r.cfg, store.Proc{Rank: v.rank, Size: r.size}, opts)
 }
 
 func (o *verifyOptions) verify(cmd *cobra.Command) error {
@@ -146,11 +146,11 @@ func (o *verifyOptions) verify(cmd *cobra.Command) error {
 			break
 		}
 	}
-	o.mender.close()
+	o.repairer.close()
 	return o.conclude(cmd.OutOrStdout(), &total, begin)
 }
 
-// volume verifies one, and mends what is damaged there.
+// volume verifies one, and repairs what is damaged there.
 func (o *verifyOptions) volume(cmd *cobra.Command, v volume, total *verifyReport) error {
 	r, err := o.volumeBar(cmd, v)
 	if err != nil {
@@ -158,10 +158,10 @@ func (o *verifyOptions) volume(cmd *cobra.Command, v volume, total *verifyReport
 	}
 	damaged := o.damaged(cmd.Context(), v.rank, r)
 	if o.repair && len(damaged) > 0 {
-		if o.mender == nil {
-			o.mender = newMender(cmd, &o.reader)
+		if o.repairer == nil {
+			o.repairer = newRepairer(cmd, &o.reader)
 		}
-		o.mender.mend(cmd.Context(), v, damaged)
+		o.repairer.repair(cmd.Context(), v, damaged)
 	}
 	report := total.add(v, r, damaged)
 	if v.rank == parttable.Copies {
@@ -198,7 +198,7 @@ func (t *verifyReport) unverified() bool {
 // remember has `nvmecr checkpoints` say when the store was verified, where this host knows the store.
 func (o *verifyOptions) remember(when time.Time) {
 	if dir, err := store.FindStateDir(o.cfg.Name); err == nil && dir.Recorded() {
-		_ = dir.RecordVerified(when) // who may only read it verifies nevertheless
+		_ = dir.RecordVerified(when) // without permission to write the record, verify works nevertheless
 	}
 }
 
@@ -207,7 +207,7 @@ func (o *verifyOptions) damaged(ctx context.Context, rank int, r *microfs.Verify
 	list := []damage{}
 	for _, b := range r.Bad {
 		d := damage{BadRange: b, Cause: b.Cause.Error()}
-		if shard, ok := wire.ParseShard(strings.TrimPrefix(b.Path, "/")); ok && o.tree && rank != parttable.Solo {
+		if shard, ok := wire.ParseShard(strings.TrimPrefix(b.Path, "/")); ok && o.tree && rank != parttable.Singleton {
 			d.File = o.nameOf(ctx, shard.Ino)
 		}
 		list = append(list, d)
@@ -219,12 +219,12 @@ func (o *verifyOptions) damaged(ctx context.Context, rank int, r *microfs.Verify
 func (o *verifyOptions) nameOf(ctx context.Context, ino microfs.Ino) string {
 	if o.names == nil {
 		o.names = map[microfs.Ino]string{}
-		solo, err := store.Open(ctx, o.cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+		singleton, err := store.Open(ctx, o.cfg, store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 		if err != nil {
 			return ""
 		}
-		defer solo.Close() // it is only read
-		_ = walk(posixshim.Microfs(solo.FS), "/", true, func(name string, a microfs.Attr) error {
+		defer singleton.Close() // it is only read
+		_ = walk(vfs.Microfs(singleton.FS), "/", true, func(name string, a microfs.Attr) error {
 			o.names[a.Ino] = name
 			return nil
 		})
@@ -235,23 +235,23 @@ func (o *verifyOptions) nameOf(ctx context.Context, ino microfs.Ino) string {
 func (t *verifyReport) add(v volume, r *microfs.VerifyReport, damaged []damage) *verifyRank {
 	t.Bytes += r.Bytes
 	report := verifyRank{Rank: v.rank, Files: r.Files, Bytes: r.Bytes, Unverified: r.Unverified, Damaged: damaged, More: r.More}
-	bad, mended := report.count()
-	t.Damaged, t.Mended = t.Damaged+bad, t.Mended+mended
+	bad, repaired := report.count()
+	t.Damaged, t.Repaired = t.Damaged+bad, t.Repaired+repaired
 	t.Ranks = append(t.Ranks, report)
 	return &t.Ranks[len(t.Ranks)-1]
 }
 
 // count returns how many files are damaged, and how many were and are not any more.
-func (v *verifyRank) count() (bad, mended int) {
-	files := map[microfs.Ino]bool{} // whether they are mended
+func (v *verifyRank) count() (bad, repaired int) {
+	files := map[microfs.Ino]bool{} // whether they are repaired
 	for i := range v.Damaged {
 		d := &v.Damaged[i]
 		before, known := files[d.Ino]
-		files[d.Ino] = d.Mended && (before || !known)
+		files[d.Ino] = d.Repaired && (before || !known)
 	}
 	for _, ok := range files {
 		if ok {
-			mended++
+			repaired++
 		} else {
 			bad++
 		}
@@ -259,7 +259,7 @@ func (v *verifyRank) count() (bad, mended int) {
 	if v.More > 0 {
 		bad = max(bad, 1)
 	}
-	return bad, mended
+	return bad, repaired
 }
 
 // volumeBar verifies a volume, with a bar where there is a terminal to draw it on.
@@ -277,7 +277,7 @@ func (o *verifyOptions) volumeBar(cmd *cobra.Command, v volume) (*microfs.Verify
 	if v.rank == parttable.Copies {
 		return store.VerifyCopies(cmd.Context(), o.cfg, v.target, opts)
 	}
-	return store.Verify(cmd.Context(), o.cfg, store.Place{Rank: v.rank, Size: o.size}, opts)
+	return store.Verify(cmd.Context(), o.cfg, store.Proc{Rank: v.rank, Size: o.size}, opts)
 }
 
 func (o *verifyOptions) print(w io.Writer, v volume, r *verifyRank) {
@@ -291,13 +291,13 @@ func (o *verifyOptions) print(w io.Writer, v volume, r *verifyRank) {
 		fmt.Fprintf(w, "%s: and %d more\n", name, r.More)
 	}
 	verdict := "verified"
-	switch bad, mended := r.count(); {
-	case bad > 0 && mended > 0:
-		verdict = fmt.Sprintf("read, %s damaged, %d mended", count(bad, "file"), mended)
+	switch bad, repaired := r.count(); {
+	case bad > 0 && repaired > 0:
+		verdict = fmt.Sprintf("read, %s damaged, %d repaired", count(bad, "file"), repaired)
 	case bad > 0:
 		verdict = "read, " + count(bad, "file") + " damaged"
-	case mended > 0:
-		verdict = "read, " + count(mended, "file") + " mended"
+	case repaired > 0:
+		verdict = "read, " + count(repaired, "file") + " repaired"
 	case r.Unverified:
 		verdict = "read; nothing can be verified, the store was made with --data-checksum=off"
 	}
@@ -312,11 +312,14 @@ func (d *damage) text() string {
 	} else if damage.Cause != nil {
 		what = "cannot be read: " + damage.Cause.Error()
 	}
+	if side := new(store.SideError); errors.As(d.BadRange.Cause, &side) {
+		what += fmt.Sprintf(" on target %s of two", side.Target)
+	}
 	switch {
-	case d.Mended:
+	case d.Repaired:
 		what += ", and written again"
 	case d.Lost != "":
-		what += ", and not mended: " + d.Lost
+		what += ", and not repaired: " + d.Lost
 	}
 	return what
 }
@@ -328,8 +331,8 @@ func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration
 		verdict = count(t.Damaged, "damaged file")
 	case o.failed:
 		verdict = "not all could be read"
-	case t.Mended > 0:
-		verdict = "all of it as it was written, " + count(t.Mended, "file") + " mended"
+	case t.Repaired > 0:
+		verdict = "all of it as it was written, " + count(t.Repaired, "file") + " repaired"
 	default:
 		for _, r := range t.Ranks {
 			if r.Unverified {

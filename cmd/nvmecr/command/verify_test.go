@@ -24,7 +24,7 @@ func namespace(t *testing.T, size int) string {
 	require.NoError(t, os.Truncate(path, 128<<20))
 	cfg := config.Default()
 	require.NoError(t, cfg.Set("target", "file:"+path))
-	p, err := store.Open(t.Context(), cfg, store.Place{Rank: 0, Size: 1}, store.Options{})
+	p, err := store.Open(t.Context(), cfg, store.Proc{Rank: 0, Size: 1}, store.Options{})
 	require.NoError(t, err)
 	f, err := p.FS.Open(microfs.RootIno, "f", syscall.O_CREAT|syscall.O_WRONLY, 0o600)
 	require.NoError(t, err)

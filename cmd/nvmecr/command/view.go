@@ -13,6 +13,7 @@ import (
 
 	"nvmecr/fuseview"
 	"nvmecr/internal/cli"
+	"nvmecr/internal/vfs"
 	"nvmecr/posixshim"
 )
 
@@ -53,7 +54,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var trees []fuseview.Tree
-	o.each(ctx, func(rank int, _ posixshim.FS) error {
+	o.each(ctx, func(rank int, _ vfs.FS) error {
 		trees = append(trees, fuseview.Tree{Name: strings.ReplaceAll(o.rankName(rank), " ", ""), Process: o.process(ctx, rank), Number: uint64(len(trees)) + 1})
 		return nil
 	})
@@ -89,7 +90,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 
 // process opens the files of a rank when they are first asked for, and again when the rank has changed them.
 func (o *mountOptions) process(ctx context.Context, rank int) *posixshim.Process {
-	return posixshim.New(func(write bool) (*posixshim.Mount, error) {
+	return posixshim.New(func(write bool) (*vfs.Mount, error) {
 		if write {
 			return nil, syscall.EROFS
 		}

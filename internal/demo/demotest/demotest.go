@@ -44,12 +44,19 @@ func Nvmecr(t testing.TB) string {
 	return path
 }
 
-// NewStage makes a stage for that command, which ends with the test. Ranks that wait there keep nobody from a core.
+// Patient is the environment of ranks that keep no process from a core while they wait.
+func Patient(t testing.TB) []string {
+	t.Helper()
+	library := filepath.Join(filepath.Dir(Nvmecr(t)), "libtestyield.so")
+	return []string{"OMPI_MCA_mpi_yield_when_idle=1", "LD_PRELOAD=" + library}
+}
+
+// NewStage makes a stage for that command, which ends with the test. Its ranks are patient.
 func NewStage(t testing.TB) *demo.Stage {
 	t.Helper()
 	stage, err := demo.NewStage(Nvmecr(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, stage.Close()) })
-	stage.Env = []string{"OMPI_MCA_mpi_yield_when_idle=1", "LD_PRELOAD=" + filepath.Join(filepath.Dir(stage.Nvmecr), "libtestyield.so")}
+	stage.Env = Patient(t)
 	return stage
 }

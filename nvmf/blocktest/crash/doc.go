@@ -22,7 +22,7 @@
 // # What is enumerated
 //
 // Of whole LBAs, every combination, where at most 16 LBAs are undetermined and
-// they make no more than Options.Most images. Beyond that every single LBA and
+// they make no more than Options.MaxImages images. Beyond that every single LBA and
 // every pair of them, against the oldest and against the newest content of all
 // others, and random ones.
 //

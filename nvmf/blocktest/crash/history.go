@@ -77,7 +77,7 @@ func (h *History) complete(e blocktest.Event) {
 		h.each(w, func(lba nvmf.LBA, b []byte, fua bool) {
 			old := bytes.Clone(h.at(lba))
 			h.store(lba, b, fua)
-			if w.Opcode == nvmf.Deallocate { // what it reads as is nobody's promise
+			if w.Opcode == nvmf.Deallocate { // its content is not promised
 				h.refused[lba] = append(h.refused[lba], old)
 			}
 		})

@@ -10,9 +10,9 @@ type Options struct {
 	// Kept says that the device lives on: what has completed stays, flushed
 	// or not. Only what is in flight is undetermined.
 	Kept bool
-	// Most is how many images of whole LBAs are made at most where all
+	// MaxImages is how many images of whole LBAs are made at most where all
 	// combinations are. 0 is 65536: 16 LBAs with two contents each.
-	Most int
+	MaxImages int
 	// Samples is how many random images are made where not all combinations
 	// are, and how many pairs of LBAs are torn at random.
 	Samples int
@@ -35,15 +35,15 @@ type Image struct {
 	Torn         bool // inside an LBA
 }
 
-const mostLBAs = 16
+const maxLBAs = 16
 
 // Images makes one content after the other that a crash now may leave, in the
 // memory NewHistory was given. The loop's body must leave that memory as it
 // found it. Afterwards it is as before.
 func (h *History) Images(o Options) iter.Seq[Image] {
 	return func(yield func(Image) bool) {
-		if o.Most == 0 {
-			o.Most = 1 << mostLBAs
+		if o.MaxImages == 0 {
+			o.MaxImages = 1 << maxLBAs
 		}
 		e := &enumeration{h: h, o: o, slots: h.undetermined(o.Kept), yield: yield}
 		e.is.Undetermined = len(e.slots)
@@ -54,11 +54,11 @@ func (h *History) Images(o Options) iter.Seq[Image] {
 		}
 		product := 1
 		for i := range e.slots {
-			if product *= len(e.slots[i].choices); product > o.Most {
+			if product *= len(e.slots[i].choices); product > o.MaxImages {
 				break
 			}
 		}
-		e.is.Exhaustive = len(e.slots) <= mostLBAs && product <= o.Most
+		e.is.Exhaustive = len(e.slots) <= maxLBAs && product <= o.MaxImages
 		if e.is.Exhaustive {
 			e.all(0)
 		} else {

@@ -22,14 +22,14 @@ type marshalling struct {
 var marshal = map[string]marshalling{
 	"handle": {"nv_handle %s", "int64_t %s", "%s", "%s int64", "posixshim.Handle(%s)",
 		"nv_put_handle(&m, %s)", "m.handle()"},
-	"place": {"struct nv_place *%s", "int64_t %[1]s_dir, const char *%[1]s, char *%[1]s_out", "%[1]s->dir, %[1]s->path, nv_outside",
-		"%[1]s_dir int64, %[1]s, %[1]s_out *C.char", "place(%[1]s_dir, %[1]s)",
-		"nv_put_place(&m, %[1]s_dir, %[1]s, %[1]s_out)", "m.place()"},
+	"path_at": {"struct nv_path_at *%s", "int64_t %[1]s_dir, const char *%[1]s, char *%[1]s_out", "%[1]s->dir, %[1]s->path, nv_outside",
+		"%[1]s_dir int64, %[1]s, %[1]s_out *C.char", "pathAt(%[1]s_dir, %[1]s)",
+		"nv_put_path_at(&m, %[1]s_dir, %[1]s, %[1]s_out)", "m.pathAt()"},
 	"string": {"const char *%s", "const char *%s", "%s", "%s *C.char", "C.GoString(%s)",
 		"nv_put_string(&m, %s)", "m.string()"},
 	"bytes": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
 		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
-		"nv_put_room(&m, %[1]s, %[1]s_len)", "m.replyBuffer()"},
+		"nv_put_reply_buffer(&m, %[1]s, %[1]s_len)", "m.replyBuffer()"},
 	"data": {"const void *%[1]s, size_t %[1]s_len", "const void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
 		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
 		"nv_put_data(&m, %[1]s, %[1]s_len)", "m.data()"},
@@ -38,7 +38,7 @@ var marshal = map[string]marshalling{
 		"nv_put_exchange(&m, %[1]s, %[1]s_len)", "m.exchange()"},
 	"vec": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
 		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
-		"nv_put_rooms(&m, %[1]s, %[1]s_count)", "vector(m.replyBuffer())"},
+		"nv_put_reply_buffers(&m, %[1]s, %[1]s_count)", "vector(m.replyBuffer())"},
 	"gather": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
 		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
 		"nv_put_gather(&m, %[1]s, %[1]s_count)", "vector(m.data())"},
@@ -49,7 +49,7 @@ var marshal = map[string]marshalling{
 	"limit":   {"", "int64_t %s", "nv_file_limit()", "%s int64", "%s", "nv_put_number(&m, %s)", "m.number()"},
 	"structure": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
 		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
-		"nv_put_room(&m, %[1]s, %[1]s_len)", "m.structure()"},
+		"nv_put_reply_buffer(&m, %[1]s, %[1]s_len)", "m.structure()"},
 	"function": {"nv_own *%s", "nv_own *%s", "%s", "%s unsafe.Pointer", "%s", "", ""},
 }
 
@@ -69,11 +69,11 @@ func (f *function) join(pick func(marshalling) string) string {
 	return strings.Join(out, ", ")
 }
 
-// places returns the names of the place parameters.
+// places returns the names of the path_at parameters.
 func (f *function) places() []string {
 	var out []string
 	for _, p := range f.params {
-		if p.kind == "place" {
+		if p.kind == "path_at" {
 			out = append(out, p.name)
 		}
 	}
@@ -162,9 +162,9 @@ func writeCaller(b *bytes.Buffer, f *function) {
 func (f *function) server() string {
 	switch places := f.places(); len(places) {
 	case 1:
-		return fmt.Sprintf("nv_place_server(%s->dir)", places[0])
+		return fmt.Sprintf("nv_path_server(%s->dir)", places[0])
 	case 2:
-		return fmt.Sprintf("nv_places_server(%s->dir, %s->dir)", places[0], places[1])
+		return fmt.Sprintf("nv_paths_server(%s->dir, %s->dir)", places[0], places[1])
 	}
 	var handles []string
 	for _, p := range f.params {
@@ -176,9 +176,9 @@ func (f *function) server() string {
 	case 1:
 		return fmt.Sprintf("nv_server(%s)", handles[0])
 	case 2:
-		return fmt.Sprintf("nv_places_server(%s, %s)", handles[0], handles[1])
+		return fmt.Sprintf("nv_paths_server(%s, %s)", handles[0], handles[1])
 	}
-	return "nv_place_server(0)"
+	return "nv_path_server(0)"
 }
 
 // farParams are those of the function that sends the call to another process.

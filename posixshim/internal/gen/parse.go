@@ -44,7 +44,8 @@ type call struct {
 	signal bool
 	jump   bool
 	cancel bool
-	error  bool // returns the error and leaves errno alone
+	error  bool   // returns the error and leaves errno alone
+	null   string // what is called where the path is NULL
 	raw    []raw
 }
 
@@ -172,6 +173,8 @@ func parseCall(line string) (*call, error) {
 			c.cancel = true
 		case "error":
 			c.error = true
+		case "null":
+			c.null = strings.TrimSpace(strings.TrimPrefix(attribute, "null"))
 		case "raw":
 			for _, word := range words[1:] {
 				r, err := parseRaw(word)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// longestName leaves room for the end of a string in NV_NAME of shim/nv.h.
+// longestName leaves space for the end of a string in NV_NAME of shim/nv.h.
 const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
@@ -115,7 +115,11 @@ func (c *call) writeOnePath(b *bytes.Buffer) {
 	if c.count("at") == 1 {
 		dirfd = "dirfd"
 	}
-	fmt.Fprintf(b, "\tstruct nv_place at;\n\n\tif (!nv_route(%s, path, &at))\n%s%s", dirfd, c.real(2, nil), c.cancelPoint())
+	fmt.Fprint(b, "\tstruct nv_path_at at;\n\n")
+	if c.null != "" {
+		fmt.Fprintf(b, "\tif (path == NULL)\n\t\treturn %s;\n", c.null)
+	}
+	fmt.Fprintf(b, "\tif (!nv_route(%s, path, &at))\n%s%s", dirfd, c.real(2, nil), c.cancelPoint())
 	outside := map[string]string{"path": "at.path", "dirfd": "AT_FDCWD"}
 	fmt.Fprintf(b, "\t%sresult;\n\n\tdo\n\t\tresult = %s;\n\twhile (nv_reroute(&at));\n", c.ret, c.expr)
 	fmt.Fprintf(b, "\tif (__builtin_expect(at.outside, 0)) {\n\t\tchar outside[strlen(at.path) + 1];\n\n\t\tnv_go_outside(&at, outside);\n%s\t}\n\treturn result;\n",
@@ -127,7 +131,7 @@ func (c *call) writeTwoPaths(b *bytes.Buffer) {
 	if c.count("at") == 2 {
 		first, second = "dirfd", "dirfd2"
 	}
-	fmt.Fprintf(b, `	struct nv_place at, at2;
+	fmt.Fprintf(b, `	struct nv_path_at at, at2;
 	bool ours = nv_route(%[1]s, path, &at);
 
 	if (nv_route(%[2]s, path2, &at2) != ours)

@@ -14,7 +14,7 @@ NV_EARLY static size_t length;
 
 /* Where usual ones are kept: what malloc returns to the application lies where it
  * does without this library. Some programs are 1% slower if it does not. */
-static char room[64 << 10] __attribute__((aligned(4096)));
+static char static_space[64 << 10] __attribute__((aligned(4096)));
 
 /* value returns what follows the name of a variable and "=" in s; NULL: it is another one. */
 NV_EARLY_CODE static const char *value(const char *s, const char *name)
@@ -38,7 +38,7 @@ NV_EARLY_CODE const char *nv_keep_environment(const char *name)
 		return NULL;
 	for (char **e = environ; *e != NULL; e++)
 		n += strlen(*e) + 1;
-	strings = n <= sizeof room ? room : malloc(n);
+	strings = n <= sizeof static_space ? static_space : malloc(n);
 	for (char **e = environ; *e != NULL && strings != NULL; e++) {
 		size_t one = strlen(*e) + 1;
 

@@ -37,8 +37,8 @@ long nv_relimited(long result)
 	return result;
 }
 
-/* nv_beyond is what becomes of a call that would make a file too large. */
-int nv_beyond(void)
+/* nv_file_too_large is what becomes of a call that would make a file too large. */
+int nv_file_too_large(void)
 {
 	raise(SIGXFSZ);
 	return nv_error(EFBIG);

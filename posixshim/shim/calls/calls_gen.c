@@ -16,7 +16,7 @@ int nv_call_open(const char *path, int flags, ...)
 	va_start(ap, flags);
 	mode_t mode = va_arg(ap, mode_t);
 	va_end(ap);
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(open)(path, flags, mode);
@@ -45,7 +45,7 @@ int nv_call_openat(int dirfd, const char *path, int flags, ...)
 	va_start(ap, flags);
 	mode_t mode = va_arg(ap, mode_t);
 	va_end(ap);
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(openat)(dirfd, path, flags, mode);
@@ -69,7 +69,7 @@ int nv_call___open_2(const char *path, int flags) NV_CALL("__open_2");
 int nv_call___open_2(const char *path, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(__open_2)(path, flags);
@@ -93,7 +93,7 @@ int nv_call___openat_2(int dirfd, const char *path, int flags) NV_CALL("__openat
 int nv_call___openat_2(int dirfd, const char *path, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(__openat_2)(dirfd, path, flags);
@@ -117,7 +117,7 @@ int nv_call_creat(const char *path, mode_t mode) NV_CALL("creat");
 int nv_call_creat(const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(creat)(path, mode);
@@ -141,11 +141,6 @@ int nv_call_close(int fd) NV_CALL("close");
 int nv_call_close(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(close)(fd);
-	pthread_testcancel();
 	return nv_close(fd);
 }
 
@@ -160,7 +155,7 @@ void nv_call_closefrom(int low) NV_CALL("closefrom");
 void nv_call_closefrom(int low)
 {
 	nv_notice_fork();
-	nv_closefrom(low);
+	nv_close_range(low < 0 ? 0 : (unsigned)low, UINT_MAX, 0);
 }
 
 int nv_call_dup(int fd) NV_CALL("dup");
@@ -178,14 +173,14 @@ int nv_call_dup2(int fd, int newfd) NV_CALL("dup2");
 int nv_call_dup2(int fd, int newfd)
 {
 	nv_notice_fork();
-	return nv_dup2(fd, newfd);
+	return nv_dup_to(fd, newfd, -1);
 }
 
 int nv_call_dup3(int fd, int newfd, int flags) NV_CALL("dup3");
 int nv_call_dup3(int fd, int newfd, int flags)
 {
 	nv_notice_fork();
-	return nv_dup3(fd, newfd, flags);
+	return nv_dup_to(fd, newfd, flags);
 }
 
 int nv_call_fcntl(int fd, int cmd, ...) NV_CALL("fcntl");
@@ -490,7 +485,7 @@ int nv_call_truncate(const char *path, off_t size) NV_CALL("truncate");
 int nv_call_truncate(const char *path, off_t size)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(truncate)(path, size);
@@ -636,7 +631,7 @@ int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask) NV_CALL("
 int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(inotify_add_watch)(fd, path, mask);
@@ -658,7 +653,7 @@ int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *h
 int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(name_to_handle_at)(dirfd, path, handle, mount_id, flags);
@@ -691,7 +686,7 @@ int nv_call_mknod(const char *path, mode_t mode, dev_t dev) NV_CALL("mknod");
 int nv_call_mknod(const char *path, mode_t mode, dev_t dev)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(mknod)(path, mode, dev);
@@ -713,7 +708,7 @@ int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev) NV_CALL
 int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(mknodat)(dirfd, path, mode, dev);
@@ -735,7 +730,7 @@ int nv_call_mkfifo(const char *path, mode_t mode) NV_CALL("mkfifo");
 int nv_call_mkfifo(const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(mkfifo)(path, mode);
@@ -757,7 +752,7 @@ int nv_call_mkfifoat(int dirfd, const char *path, mode_t mode) NV_CALL("mkfifoat
 int nv_call_mkfifoat(int dirfd, const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(mkfifoat)(dirfd, path, mode);
@@ -779,7 +774,7 @@ ssize_t nv_call_getxattr(const char *path, const char *name, void *value, size_t
 ssize_t nv_call_getxattr(const char *path, const char *name, void *value, size_t n)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(getxattr)(path, name, value, n);
@@ -801,7 +796,7 @@ ssize_t nv_call_lgetxattr(const char *path, const char *name, void *value, size_
 ssize_t nv_call_lgetxattr(const char *path, const char *name, void *value, size_t n)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lgetxattr)(path, name, value, n);
@@ -834,7 +829,7 @@ int nv_call_setxattr(const char *path, const char *name, const void *value, size
 int nv_call_setxattr(const char *path, const char *name, const void *value, size_t n, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(setxattr)(path, name, value, n, flags);
@@ -856,7 +851,7 @@ int nv_call_lsetxattr(const char *path, const char *name, const void *value, siz
 int nv_call_lsetxattr(const char *path, const char *name, const void *value, size_t n, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lsetxattr)(path, name, value, n, flags);
@@ -889,7 +884,7 @@ ssize_t nv_call_listxattr(const char *path, char *list, size_t n) NV_CALL("listx
 ssize_t nv_call_listxattr(const char *path, char *list, size_t n)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(listxattr)(path, list, n);
@@ -911,7 +906,7 @@ ssize_t nv_call_llistxattr(const char *path, char *list, size_t n) NV_CALL("llis
 ssize_t nv_call_llistxattr(const char *path, char *list, size_t n)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(llistxattr)(path, list, n);
@@ -944,7 +939,7 @@ int nv_call_removexattr(const char *path, const char *name) NV_CALL("removexattr
 int nv_call_removexattr(const char *path, const char *name)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(removexattr)(path, name);
@@ -966,7 +961,7 @@ int nv_call_lremovexattr(const char *path, const char *name) NV_CALL("lremovexat
 int nv_call_lremovexattr(const char *path, const char *name)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lremovexattr)(path, name);
@@ -1001,7 +996,7 @@ int nv_call_stat(const char *path, struct stat *st) NV_CALL("stat");
 int nv_call_stat(const char *path, struct stat *st)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(stat)(path, st);
@@ -1024,7 +1019,7 @@ int nv_call_lstat(const char *path, struct stat *st) NV_CALL("lstat");
 int nv_call_lstat(const char *path, struct stat *st)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lstat)(path, st);
@@ -1059,7 +1054,7 @@ int nv_call_fstatat(int dirfd, const char *path, struct stat *st, int flags) NV_
 int nv_call_fstatat(int dirfd, const char *path, struct stat *st, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(fstatat)(dirfd, path, st, flags);
@@ -1082,7 +1077,7 @@ int nv_call___xstat(int version, const char *path, struct stat *st) NV_CALL("__x
 int nv_call___xstat(int version, const char *path, struct stat *st)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(__xstat)(version, path, st);
@@ -1105,7 +1100,7 @@ int nv_call___lxstat(int version, const char *path, struct stat *st) NV_CALL("__
 int nv_call___lxstat(int version, const char *path, struct stat *st)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(__lxstat)(version, path, st);
@@ -1140,7 +1135,7 @@ int nv_call___fxstatat(int version, int dirfd, const char *path, struct stat *st
 int nv_call___fxstatat(int version, int dirfd, const char *path, struct stat *st, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(__fxstatat)(version, dirfd, path, st, flags);
@@ -1163,7 +1158,7 @@ int nv_call_statx(int dirfd, const char *path, int flags, unsigned mask, struct 
 int nv_call_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *stx)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(statx)(dirfd, path, flags, mask, stx);
@@ -1185,7 +1180,7 @@ int nv_call_statfs(const char *path, struct statfs *st) NV_CALL("statfs");
 int nv_call_statfs(const char *path, struct statfs *st)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(statfs)(path, st);
@@ -1220,7 +1215,7 @@ int nv_call_statvfs(const char *path, struct statvfs *st) NV_CALL("statvfs");
 int nv_call_statvfs(const char *path, struct statvfs *st)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(statvfs)(path, st);
@@ -1255,7 +1250,7 @@ long nv_call_pathconf(const char *path, int name) NV_CALL("pathconf");
 long nv_call_pathconf(const char *path, int name)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(pathconf)(path, name);
@@ -1288,7 +1283,7 @@ int nv_call_access(const char *path, int mode) NV_CALL("access");
 int nv_call_access(const char *path, int mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(access)(path, mode);
@@ -1310,7 +1305,7 @@ int nv_call_eaccess(const char *path, int mode) NV_CALL("eaccess");
 int nv_call_eaccess(const char *path, int mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(eaccess)(path, mode);
@@ -1333,7 +1328,7 @@ int nv_call_faccessat(int dirfd, const char *path, int mode, int flags) NV_CALL(
 int nv_call_faccessat(int dirfd, const char *path, int mode, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(faccessat)(dirfd, path, mode, flags);
@@ -1355,7 +1350,7 @@ int nv_call_chmod(const char *path, mode_t mode) NV_CALL("chmod");
 int nv_call_chmod(const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(chmod)(path, mode);
@@ -1377,7 +1372,7 @@ int nv_call_lchmod(const char *path, mode_t mode) NV_CALL("lchmod");
 int nv_call_lchmod(const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lchmod)(path, mode);
@@ -1410,7 +1405,7 @@ int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags) NV_CAL
 int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(fchmodat)(dirfd, path, mode, flags);
@@ -1432,7 +1427,7 @@ int nv_call_chown(const char *path, uid_t uid, gid_t gid) NV_CALL("chown");
 int nv_call_chown(const char *path, uid_t uid, gid_t gid)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(chown)(path, uid, gid);
@@ -1454,7 +1449,7 @@ int nv_call_lchown(const char *path, uid_t uid, gid_t gid) NV_CALL("lchown");
 int nv_call_lchown(const char *path, uid_t uid, gid_t gid)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lchown)(path, uid, gid);
@@ -1487,7 +1482,7 @@ int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flag
 int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(fchownat)(dirfd, path, uid, gid, flags);
@@ -1509,7 +1504,7 @@ int nv_call_utime(const char *path, const struct utimbuf *times) NV_CALL("utime"
 int nv_call_utime(const char *path, const struct utimbuf *times)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(utime)(path, times);
@@ -1531,7 +1526,7 @@ int nv_call_utimes(const char *path, const struct timeval times[2]) NV_CALL("uti
 int nv_call_utimes(const char *path, const struct timeval times[2])
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(utimes)(path, times);
@@ -1553,7 +1548,7 @@ int nv_call_lutimes(const char *path, const struct timeval times[2]) NV_CALL("lu
 int nv_call_lutimes(const char *path, const struct timeval times[2])
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(lutimes)(path, times);
@@ -1586,8 +1581,10 @@ int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2])
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
+	if (path == NULL)
+		return nv_call_futimes(dirfd, times);
 	if (!nv_route(dirfd, path, &at))
 		return REAL(futimesat)(dirfd, path, times);
 	int result;
@@ -1619,7 +1616,7 @@ int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2
 int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2], int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(utimensat)(dirfd, path, times, flags);
@@ -1722,7 +1719,7 @@ int nv_call_unlink(const char *path) NV_CALL("unlink");
 int nv_call_unlink(const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(unlink)(path);
@@ -1744,7 +1741,7 @@ int nv_call_unlinkat(int dirfd, const char *path, int flags) NV_CALL("unlinkat")
 int nv_call_unlinkat(int dirfd, const char *path, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(unlinkat)(dirfd, path, flags);
@@ -1766,7 +1763,7 @@ int nv_call_remove(const char *path) NV_CALL("remove");
 int nv_call_remove(const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(remove)(path);
@@ -1788,7 +1785,7 @@ int nv_call_rename(const char *path, const char *path2) NV_CALL("rename");
 int nv_call_rename(const char *path, const char *path2)
 {
 	nv_notice_fork();
-	struct nv_place at, at2;
+	struct nv_path_at at, at2;
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
 	if (nv_route(AT_FDCWD, path2, &at2) != ours)
@@ -1802,7 +1799,7 @@ int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2)
 int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2)
 {
 	nv_notice_fork();
-	struct nv_place at, at2;
+	struct nv_path_at at, at2;
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
@@ -1816,7 +1813,7 @@ int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2
 int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2, unsigned flags)
 {
 	nv_notice_fork();
-	struct nv_place at, at2;
+	struct nv_path_at at, at2;
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
@@ -1830,7 +1827,7 @@ int nv_call_link(const char *path, const char *path2) NV_CALL("link");
 int nv_call_link(const char *path, const char *path2)
 {
 	nv_notice_fork();
-	struct nv_place at, at2;
+	struct nv_path_at at, at2;
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
 	if (nv_route(AT_FDCWD, path2, &at2) != ours)
@@ -1844,7 +1841,7 @@ int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, i
 int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, int flags)
 {
 	nv_notice_fork();
-	struct nv_place at, at2;
+	struct nv_path_at at, at2;
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
@@ -1858,7 +1855,7 @@ int nv_call_symlink(const char *target, const char *path) NV_CALL("symlink");
 int nv_call_symlink(const char *target, const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(symlink)(target, path);
@@ -1880,7 +1877,7 @@ int nv_call_symlinkat(const char *target, int dirfd, const char *path) NV_CALL("
 int nv_call_symlinkat(const char *target, int dirfd, const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(symlinkat)(target, dirfd, path);
@@ -1902,7 +1899,7 @@ ssize_t nv_call_readlink(const char *path, char *buf, size_t n) NV_CALL("readlin
 ssize_t nv_call_readlink(const char *path, char *buf, size_t n)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(readlink)(path, buf, n);
@@ -1924,7 +1921,7 @@ ssize_t nv_call___readlink_chk(const char *path, char *buf, size_t n, size_t hav
 ssize_t nv_call___readlink_chk(const char *path, char *buf, size_t n, size_t have)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(__readlink_chk)(path, buf, n, have);
@@ -1946,7 +1943,7 @@ ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n) NV_
 ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(readlinkat)(dirfd, path, buf, n);
@@ -1968,7 +1965,7 @@ ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t 
 ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t n, size_t have)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(__readlinkat_chk)(dirfd, path, buf, n, have);
@@ -1990,7 +1987,7 @@ char *nv_call_realpath(const char *path, char *resolved) NV_CALL("realpath");
 char *nv_call_realpath(const char *path, char *resolved)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(realpath)(path, resolved);
@@ -2012,7 +2009,7 @@ char *nv_call___realpath_chk(const char *path, char *resolved, size_t have) NV_C
 char *nv_call___realpath_chk(const char *path, char *resolved, size_t have)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(__realpath_chk)(path, resolved, have);
@@ -2034,7 +2031,7 @@ char *nv_call_canonicalize_file_name(const char *path) NV_CALL("canonicalize_fil
 char *nv_call_canonicalize_file_name(const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(canonicalize_file_name)(path);
@@ -2097,7 +2094,7 @@ int nv_call_mkdir(const char *path, mode_t mode) NV_CALL("mkdir");
 int nv_call_mkdir(const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(mkdir)(path, mode);
@@ -2119,7 +2116,7 @@ int nv_call_mkdirat(int dirfd, const char *path, mode_t mode) NV_CALL("mkdirat")
 int nv_call_mkdirat(int dirfd, const char *path, mode_t mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(mkdirat)(dirfd, path, mode);
@@ -2141,7 +2138,7 @@ int nv_call_rmdir(const char *path) NV_CALL("rmdir");
 int nv_call_rmdir(const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(rmdir)(path);
@@ -2198,7 +2195,7 @@ DIR *nv_call_opendir(const char *path) NV_CALL("opendir");
 DIR *nv_call_opendir(const char *path)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(opendir)(path);
@@ -2332,7 +2329,7 @@ FILE *nv_call_fopen(const char *path, const char *mode) NV_CALL("fopen");
 FILE *nv_call_fopen(const char *path, const char *mode)
 {
 	nv_notice_fork();
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(fopen)(path, mode);

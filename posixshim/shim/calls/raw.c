@@ -2,6 +2,7 @@
  * may be about a file of ours are made like the call of the C library:
  * raw_gen.c, from the table. */
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "nv.h"
@@ -33,10 +34,12 @@ static long working(char *buf, size_t n)
 long nv_syscall(long number, va_list ap)
 {
 	long a[ARGUMENTS], result;
-	struct nv_place at;
+	struct nv_path_at at;
 
 	for (int i = 0; i < ARGUMENTS; i++)
 		a[i] = va_arg(ap, long);
+	if (number == SYS_utimensat && a[1] == 0 && a[3] == 0) /* of a descriptor, which the C library refuses */
+		return futimens((int)a[0], (const struct timespec *)a[2]);
 	if (nv_raw(number, a, &result))
 		return result;
 #ifdef SYS_openat2

@@ -74,6 +74,7 @@ int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flag
 int nv_call_utime(const char *path, const struct utimbuf *times) NV_CALL("utime");
 int nv_call_utimes(const char *path, const struct timeval times[2]) NV_CALL("utimes");
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]) NV_CALL("futimesat");
+int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2], int flags) NV_CALL("utimensat");
 mode_t nv_call_umask(mode_t mask) NV_CALL("umask");
 int nv_call_unlink(const char *path) NV_CALL("unlink");
 int nv_call_unlinkat(int dirfd, const char *path, int flags) NV_CALL("unlinkat");
@@ -463,6 +464,11 @@ bool nv_raw(long number, const long *a, long *result)
 #ifdef SYS_futimesat
 	case SYS_futimesat:
 		*result = nv_call_futimesat((int)a[0], (const char *)a[1], (const struct timeval *)a[2]);
+		return true;
+#endif
+#ifdef SYS_utimensat
+	case SYS_utimensat:
+		*result = nv_call_utimensat((int)a[0], (const char *)a[1], (const struct timespec *)a[2], (int)a[3]);
 		return true;
 #endif
 #ifdef SYS_umask

@@ -24,7 +24,8 @@
  * opening each; -1 before the first. It is the runtime's. */
 static _Atomic int pattern = -1;
 
-static void set(int fd, nv_handle h)
+/* nv_adopt notes what a descriptor stands for. */
+void nv_adopt(int fd, nv_handle h)
 {
 	nv_put(fd, h);
 	if (fd == STDIN_FILENO)
@@ -84,7 +85,7 @@ static int keep(nv_handle h)
 
 /* The kernel copies the descriptors before the memory: what the runtime has
  * closed in between is open in the child, and not in the map any more. */
-void nv_lose_descriptors(int server)
+void nv_drop_descriptors(int server)
 {
 	unsigned end = atomic_load(&nv_ours_end), low = (unsigned)nv_low_descriptors();
 
@@ -102,13 +103,6 @@ void nv_lose_descriptors(int server)
 		} else if (h > 0 && nv_server(h) == 0)
 			atomic_store(&nv_fds[fd], server == 0 ? NV_LOST : nv_remote(h, server));
 	}
-}
-
-/* nv_adopt notes what a descriptor stands for that was there when the program
- * was executed. */
-void nv_adopt(int fd, nv_handle h)
-{
-	set(fd, h);
 }
 
 /* put_in_place makes the descriptors of h, from fd on, duplicates of stand_in. */
@@ -176,7 +170,7 @@ static int share(int fd, nv_handle h)
 		fd = -1;
 	}
 	if (fd >= 0)
-		set(fd, h);
+		nv_adopt(fd, h);
 	end_change();
 	nv_arm_relay(fd);
 	return fd;
@@ -227,7 +221,7 @@ static int placeholder(int cloexec)
 	return new_placeholder(cloexec);
 }
 
-int nv_open(struct nv_place *at, int flags, mode_t mode)
+int nv_open(struct nv_path_at *at, int flags, mode_t mode)
 {
 	nv_forget_file_limit();
 	int saved = errno;
@@ -249,14 +243,29 @@ int nv_open(struct nv_place *at, int flags, mode_t mode)
 		REAL(dup3)(at->descriptor, fd, flags & O_CLOEXEC);
 		REAL(close)(at->descriptor);
 	}
-	set(fd, h);
+	nv_adopt(fd, h);
 	nv_arm_relay(fd);
 	errno = saved;
 	return fd;
 }
 
+/* choose tells the runtime, threads of which may be opening descriptors, that the application is about to give a number of
+ * its choice to a file, or has. */
+static void choose(bool begins)
+{
+	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory())
+		rt_choose_number(begins);
+}
+
+/* nv_close closes a descriptor that may be ours or not. The number of a standard one is often wanted again at once, for the
+ * next file that is opened. */
 int nv_close(int fd)
 {
+	if ((unsigned)fd <= STDERR_FILENO)
+		choose(true);
+	if (nv_called_with(fd) == 0)
+		return REAL(close)(fd);
+	pthread_testcancel();
 	if (nv_ours(fd) == NV_RUNTIMES)
 		return nv_error(EBADF);
 	nv_reach(nv_ours(fd));
@@ -311,11 +320,6 @@ int nv_close_range(unsigned first, unsigned last, int flags)
 	return REAL(close_range)(first, last, flags);
 }
 
-void nv_closefrom(int low)
-{
-	nv_close_range(low < 0 ? 0 : (unsigned)low, UINT_MAX, 0);
-}
-
 int nv_dup(int fd, nv_handle h)
 {
 	/* Closing a duplicate of the runtime's lock would drop the lock. */
@@ -323,6 +327,16 @@ int nv_dup(int fd, nv_handle h)
 		return nv_error(EBADF);
 	begin_change();
 	return share(REAL(dup)(fd), h);
+}
+
+/* duplicate is the kernel's dup3 with flags or, if flags is -1, its dup2. */
+static int duplicate(int fd, int newfd, int flags)
+{
+	choose(true);
+	int r = flags == -1 ? REAL(dup2)(fd, newfd) : REAL(dup3)(fd, newfd, flags);
+
+	choose(false);
+	return r;
 }
 
 /* replace makes newfd, through the kernel's dup3 with flags or, if flags is
@@ -339,13 +353,13 @@ static int replace(int fd, int newfd, int flags)
 	nv_reach(nv_ours(newfd));
 	begin_change();
 	nv_handle before = fits ? unset(newfd) : 0;
-	int r = flags == -1 ? REAL(dup2)(fd, newfd) : REAL(dup3)(fd, newfd, flags);
+	int r = duplicate(fd, newfd, flags);
 	int saved = errno;
 
 	if (r < 0 && before != 0)
-		set(newfd, before);
+		nv_adopt(newfd, before);
 	if (r >= 0 && h != 0)
-		set(newfd, h);
+		nv_adopt(newfd, h);
 	end_change();
 	if (r >= 0 && h != 0)
 		nv_arm_relay(newfd);
@@ -359,17 +373,11 @@ static int replace(int fd, int newfd, int flags)
 	return r;
 }
 
-int nv_dup2(int fd, int newfd)
+/* nv_dup_to is dup3 or, if flags is -1, dup2. */
+int nv_dup_to(int fd, int newfd, int flags)
 {
 	if (fd == newfd || (nv_ours(fd) == 0 && nv_ours(newfd) == 0))
-		return REAL(dup2)(fd, newfd);
-	return replace(fd, newfd, -1);
-}
-
-int nv_dup3(int fd, int newfd, int flags)
-{
-	if (fd == newfd || (nv_ours(fd) == 0 && nv_ours(newfd) == 0))
-		return REAL(dup3)(fd, newfd, flags);
+		return duplicate(fd, newfd, flags);
 	return replace(fd, newfd, flags);
 }
 

@@ -16,7 +16,7 @@ static DIR *stream_of(int fd)
 	return (DIR *)dir;
 }
 
-DIR *nv_opendir(struct nv_place *at)
+DIR *nv_opendir(struct nv_path_at *at)
 {
 	int fd = nv_open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 

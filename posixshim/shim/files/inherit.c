@@ -3,7 +3,7 @@
  * Before this process forks or executes a program, its placeholders are
  * replaced by descriptors that say which file of which process they stand for,
  * for who has this library, and are of no use to others: posixshim/inherit.go.
- * Those who have them send their calls here (remote.c).
+ * Processes that have them send their calls here (remote.c).
  *
  * A process that ends while others have files of it, or executes a program that
  * gets some, hands them over to `nvmecr serve`: posixshim/handover.go. */
@@ -16,16 +16,6 @@
 
 /* The number that other processes know this one by; 0 before the first. */
 static _Atomic uint64_t number;
-
-static int64_t stand_in(nv_handle h)
-{
-	struct nv_visit visit;
-	int64_t fd = -1;
-
-	if (nv_enter(&visit))
-		fd = nv_leave(&visit, nv_rt.share(h));
-	return fd;
-}
 
 /* One thread at a time shares: what another one has begun to share is not yet
  * in the place of its descriptors. */
@@ -47,7 +37,7 @@ static void unlock_sharing(void)
  * placeholders. */
 static void share_one(nv_handle h)
 {
-	int64_t socket = h > 0 && nv_server(h) == 0 ? stand_in(h) : 0;
+	int64_t socket = h > 0 && nv_server(h) == 0 ? rt_share(h) : 0;
 
 	if (socket <= 0)
 		return;

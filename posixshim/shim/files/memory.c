@@ -185,7 +185,7 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 	if (!kept || sent)
 		nv_close_quietly(memory);
 	if (!kept) {
-		/* it is nobody else's */
+		/* no other mapping has it */
 	} else if (start == MAP_FAILED) {
 		int why = errno;
 

@@ -17,7 +17,7 @@ long nv_pathconf(int name)
 }
 
 /* descriptors_name is what the link of /proc/self/fd for a descriptor of ours says. */
-static ssize_t descriptors_name(struct nv_place *at, char *buf, size_t n)
+static ssize_t descriptors_name(struct nv_path_at *at, char *buf, size_t n)
 {
 	char name[NV_PATH];
 	int64_t length = rt_name(at->dir & ~(nv_handle)NV_ITSELF, name, sizeof name);
@@ -30,7 +30,7 @@ static ssize_t descriptors_name(struct nv_place *at, char *buf, size_t n)
 	return (ssize_t)n;
 }
 
-ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n)
+ssize_t nv_readlink(struct nv_path_at *at, char *buf, size_t n)
 {
 	if (!(at->dir & NV_ITSELF) || *at->path != '/')
 		return rt_readlink(at, buf, n);
@@ -42,7 +42,7 @@ ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n)
 	return strncmp(at->path, "/dev/std", 8) == 0 ? REAL(readlink)(at->path, buf, n) : descriptors_name(at, buf, n);
 }
 
-char *nv_realpath(struct nv_place *at, char *resolved)
+char *nv_realpath(struct nv_path_at *at, char *resolved)
 {
 	char path[NV_PATH];
 	int64_t n = rt_realpath(at, path, sizeof path - 1);
@@ -84,7 +84,7 @@ static void invent(char *x)
 #define ATTEMPTS 10000
 
 /* make_unique replaces the placeholders of a template until make succeeds or fails otherwise than by a name that is there. */
-static int make_unique(struct nv_place *at, char *name, int suffix, int (*make)(struct nv_place *at, int flags), int flags)
+static int make_unique(struct nv_path_at *at, char *name, int suffix, int (*make)(struct nv_path_at *at, int flags), int flags)
 {
 	char *x = placeholders(name, suffix);
 	int saved = errno, result = -1;
@@ -101,12 +101,12 @@ static int make_unique(struct nv_place *at, char *name, int suffix, int (*make)(
 	return result;
 }
 
-static int make_file(struct nv_place *at, int flags)
+static int make_file(struct nv_path_at *at, int flags)
 {
 	return nv_open(at, O_RDWR | O_CREAT | O_EXCL | (flags & ~O_ACCMODE), 0600);
 }
 
-static int make_directory(struct nv_place *at, int flags)
+static int make_directory(struct nv_path_at *at, int flags)
 {
 	(void)flags;
 	return (int)rt_mkdir(at, nv_umasked(0700));
@@ -114,7 +114,7 @@ static int make_directory(struct nv_place *at, int flags)
 
 int nv_mkstemp(char *name, int suffix, int flags)
 {
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, name, &at))
 		return REAL(mkostemps)(name, suffix, flags);
@@ -123,7 +123,7 @@ int nv_mkstemp(char *name, int suffix, int flags)
 
 char *nv_mkdtemp(char *name)
 {
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, name, &at))
 		return REAL(mkdtemp)(name);

@@ -163,7 +163,7 @@ static FILE *wrap(int fd, const char *mode, int flags)
 	return c->stream;
 }
 
-FILE *nv_fopen(struct nv_place *at, const char *mode)
+FILE *nv_fopen(struct nv_path_at *at, const char *mode)
 {
 	int flags = open_flags(mode);
 	int fd = flags < 0 ? -1 : nv_open(at, flags, 0666);
@@ -226,7 +226,7 @@ int nv_vdprintf(int fd, const char *format, va_list ap)
 #define UNBUFFERED 0x0002
 #define EOF_SEEN 0x0010
 #define ERROR_SEEN 0x0020
-#define IN_BACKUP 0x0100 /* ungetc has made room of its own */
+#define IN_BACKUP 0x0100 /* ungetc has allocated a buffer of its own */
 #define LINE_BUFFERED 0x0200
 #define WRITING 0x0800
 
@@ -273,9 +273,9 @@ size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream)
 	flockfile(stream);
 	nv_handle h = nv_ours(stream->_fileno);
 	size_t buffered = (size_t)(stream->_IO_read_end - stream->_IO_read_ptr);
-	size_t room = (size_t)(stream->_IO_buf_end - stream->_IO_buf_base);
+	size_t capacity = (size_t)(stream->_IO_buf_end - stream->_IO_buf_base);
 
-	if (h != 0 && room > 0 && reads_on(stream) && total >= buffered + room) {
+	if (h != 0 && capacity > 0 && reads_on(stream) && total >= buffered + capacity) {
 		if (buffered > 0)
 			done = REAL(fread_unlocked)(buf, 1, buffered, stream);
 		done += read_directly(stream, h, (char *)buf + done, total - done);
@@ -365,7 +365,7 @@ int nv_fclose(FILE *stream)
  * descriptor in another mode. */
 static int reopened(int before, const char *name, int flags)
 {
-	struct nv_place at = {.dir = nv_ours(before) | NV_ITSELF, .path = "."};
+	struct nv_path_at at = {.dir = nv_ours(before) | NV_ITSELF, .path = "."};
 	int fd;
 
 	if (name != NULL && !nv_route(AT_FDCWD, name, &at))
@@ -389,7 +389,7 @@ static bool put(FILE *stream, int fd, int flags)
 	begin_anew(stream, flags);
 	if (fd == before)
 		return true;
-	int result = nv_dup3(fd, before, flags & O_CLOEXEC);
+	int result = nv_dup_to(fd, before, flags & O_CLOEXEC);
 
 	shut(fd);
 	return result >= 0;
@@ -399,7 +399,7 @@ static bool put(FILE *stream, int fd, int flags)
  * standard streams, that becomes one of ours: then it is another one. */
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 {
-	struct nv_place at;
+	struct nv_path_at at;
 	int before = stream->_fileno;
 	bool libcs = standard(stream), ours = is_ours(stream);
 

@@ -21,9 +21,9 @@ static int run(execute_call *call, const char *path, char *const argv[], char *c
 
 int nv_execve(const char *path, char *const argv[], char *const envp[])
 {
-	char room[NV_PATH];
+	char buf[NV_PATH];
 
-	path = nv_by_kernel(AT_FDCWD, path, NV_EXECUTE, room);
+	path = nv_by_kernel(AT_FDCWD, path, NV_EXECUTE, buf);
 	/* Who looks for a program tries many names. */
 	if (path == NULL || (nv_loaded() && REAL(access)(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)))
 		return -1;
@@ -33,12 +33,12 @@ int nv_execve(const char *path, char *const argv[], char *const envp[])
 int nv_fexecve(int fd, char *const argv[], char *const envp[])
 {
 	nv_handle h = nv_ours(fd);
-	char room[NV_PATH];
+	char buf[NV_PATH];
 
 	if (h < 0)
 		return nv_error(EBADF);
 	if (h > 0) {
-		const char *path = nv_file_by_kernel(h, NV_EXECUTE, room);
+		const char *path = nv_file_by_kernel(h, NV_EXECUTE, buf);
 
 		return path == NULL ? -1 : run(REAL(execve), path, argv, envp);
 	}
@@ -49,11 +49,11 @@ int nv_fexecve(int fd, char *const argv[], char *const envp[])
 
 int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
 {
-	char room[NV_PATH];
+	char buf[NV_PATH];
 
 	if (nv_mounted && (flags & ~AT_SYMLINK_NOFOLLOW) == AT_EMPTY_PATH && !nv_nowhere(path) && *path == '\0' && nv_ours(dirfd) != 0)
 		return nv_fexecve(dirfd, argv, envp);
-	path = nv_by_kernel(dirfd, path, NV_EXECUTE, room);
+	path = nv_by_kernel(dirfd, path, NV_EXECUTE, buf);
 	if (path == NULL)
 		return -1;
 	nv_before_exec();
@@ -87,7 +87,7 @@ static bool next_candidate(struct search *s, char candidate[NV_PATH])
 static bool leads_here(struct search s)
 {
 	char candidate[NV_PATH];
-	struct nv_place at;
+	struct nv_path_at at;
 
 	while (next_candidate(&s, candidate))
 		if (*candidate == '/' && nv_route(AT_FDCWD, candidate, &at))
@@ -107,7 +107,7 @@ static bool runnable(const char *path)
 
 /* in_path returns the path of a program, for the kernel, that is looked for in directories of the mount, too; or
  * what the C library looks for. NULL: there is none, with the error that execvp has. */
-static const char *in_path(const char *file, char room[NV_PATH])
+static const char *in_path(const char *file, char buf[NV_PATH])
 {
 	struct search s = {file, getenv("PATH")};
 	const char *path;
@@ -117,14 +117,14 @@ static const char *in_path(const char *file, char room[NV_PATH])
 	if (!nv_mounted || nv_nowhere(file) || *file == '\0')
 		return file;
 	if (strchr(file, '/') != NULL)
-		return nv_by_kernel(AT_FDCWD, file, NV_EXECUTE, room);
+		return nv_by_kernel(AT_FDCWD, file, NV_EXECUTE, buf);
 	if (!leads_here(s))
 		return file;
 	while (next_candidate(&s, candidate)) {
-		path = nv_by_kernel(AT_FDCWD, candidate, NV_SEARCH, room);
+		path = nv_by_kernel(AT_FDCWD, candidate, NV_SEARCH, buf);
 		if (path != NULL && runnable(path)) {
 			errno = saved;
-			return path == room ? room : strcpy(room, path);
+			return path == buf ? buf : strcpy(buf, path);
 		}
 		bool goes_on = errno == EACCES || errno == ENOENT || errno == ENOTDIR;
 
@@ -138,8 +138,8 @@ static const char *in_path(const char *file, char room[NV_PATH])
 
 int nv_execvpe(const char *file, char *const argv[], char *const envp[])
 {
-	char room[NV_PATH];
-	const char *path = in_path(file, room);
+	char buf[NV_PATH];
+	const char *path = in_path(file, buf);
 
 	return path == NULL ? -1 : run(REAL(execvpe), path, argv, envp);
 }
@@ -189,11 +189,11 @@ int nv_execlp(const char *file, const char *arg, va_list ap)
 int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
-	char room[NV_PATH];
+	char buf[NV_PATH];
 	int saved = errno, error;
 
 	nv_share_all();
-	path = nv_by_kernel(AT_FDCWD, path, NV_EXECUTE, room);
+	path = nv_by_kernel(AT_FDCWD, path, NV_EXECUTE, buf);
 	error = path == NULL ? errno : REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
 	errno = saved;
 	return error;
@@ -202,11 +202,11 @@ int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_
 int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
 		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
-	char room[NV_PATH];
+	char buf[NV_PATH];
 	int saved = errno, error;
 
 	nv_share_all();
-	file = in_path(file, room);
+	file = in_path(file, buf);
 	error = file == NULL ? errno : REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
 	errno = saved;
 	return error;

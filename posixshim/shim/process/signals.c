@@ -33,7 +33,7 @@ static void *begin(void *argument)
 	struct beginning b = *(struct beginning *)argument;
 
 	free(argument);
-	nv_settle_thread();
+	nv_init_thread();
 	return b.start(b.arg);
 }
 
@@ -126,14 +126,14 @@ static void forget_parent(bool shared)
 		nv_emptied.mine = 1;
 	nv_take_memory(getpid());
 	nv_forget_actions();
-	nv_lose_connections();
+	nv_drop_connections();
 	if (!loaded && !nv_served())
 		return;
 	if (loaded)
 		nv_forget_runtime();
 	nv_forget_mappings();
-	nv_lose_descriptors(nv_sharing(shared));
-	nv_lose_cwd();
+	nv_drop_descriptors(nv_sharing(shared));
+	nv_drop_cwd();
 }
 
 /* nv_begin_child is called in a child: by fork's handlers, or by its first interposed call if that comes before them, from

@@ -23,7 +23,7 @@ struct server {
 	_Atomic uint64_t number; /* 0: none here */
 	pthread_mutex_t lock;    /* of the connection */
 	int connection;          /* -1: none */
-	uid_t user;              /* who has made it */
+	uid_t user;              /* of the process that made it */
 	_Atomic bool told;       /* the user knows that it has ended */
 };
 
@@ -31,7 +31,7 @@ NV_LARGE struct server nv_servers[NV_SERVERS];
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 
 /* nv_add_server returns the place of the process of that number, 0 if there is
- * no room. The thread must not be inside. */
+ * no memory. The thread must not be inside. */
 int nv_add_server(uint64_t number)
 {
 	int i;
@@ -55,8 +55,8 @@ bool nv_served(void)
 	return nv_servers[1].number != 0;
 }
 
-/* nv_lose_connections is called in a forked child, which makes its own. */
-void nv_lose_connections(void)
+/* nv_drop_connections is called in a forked child, which makes its own. */
+void nv_drop_connections(void)
 {
 	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -84,7 +84,7 @@ void nv_put_string(struct nv_message *m, const char *s)
 	m->string[m->strings++] = (struct iovec){(void *)s, strlen(s)};
 }
 
-void nv_put_place(struct nv_message *m, nv_handle dir, const char *path, char *outside)
+void nv_put_path_at(struct nv_message *m, nv_handle dir, const char *path, char *outside)
 {
 	nv_put_handle(m, dir);
 	nv_put_string(m, path);
@@ -104,16 +104,16 @@ void nv_put_gather(struct nv_message *m, const struct iovec *iov, int count)
 	m->in_count = nv_nowhere(iov) ? 0 : count;
 }
 
-void nv_put_room(struct nv_message *m, void *room, size_t n)
+void nv_put_reply_buffer(struct nv_message *m, void *buf, size_t n)
 {
-	m->one = (struct iovec){room, n};
-	nv_put_rooms(m, &m->one, 1);
+	m->one = (struct iovec){buf, n};
+	nv_put_reply_buffers(m, &m->one, 1);
 }
 
 /* nv_put_exchange is for data that goes and comes back changed. */
 void nv_put_exchange(struct nv_message *m, void *both, size_t n)
 {
-	nv_put_room(m, both, n);
+	nv_put_reply_buffer(m, both, n);
 	nv_put_gather(m, &m->one, 1);
 }
 
@@ -129,11 +129,11 @@ static size_t total(const struct iovec *iov, int count, size_t done)
 	return n < NV_FAR_MOST ? n : NV_FAR_MOST;
 }
 
-void nv_put_rooms(struct nv_message *m, const struct iovec *iov, int count)
+void nv_put_reply_buffers(struct nv_message *m, const struct iovec *iov, int count)
 {
 	m->out = iov;
 	m->out_count = nv_nowhere(iov) ? 0 : count;
-	m->room = m->numbers;
+	m->capacity = m->numbers;
 	nv_put_number(m, (int64_t)total(iov, m->out_count, 0));
 }
 
@@ -283,7 +283,7 @@ static bool receive_all(int fd, void *to, size_t n)
 static bool receive_head(int fd, struct nv_reply *reply)
 {
 	union {
-		char room[CMSG_SPACE(sizeof(int))];
+		char space[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control;
 	struct iovec iov = {reply, sizeof *reply};
@@ -441,7 +441,7 @@ int64_t nv_remote_call(struct nv_message *m)
 	do {
 		part = total(iov, count, (size_t)done);
 		if (reads && done > 0)
-			m->number[m->room] = (int64_t)part;
+			m->number[m->capacity] = (int64_t)part;
 		result = call(s, m, (size_t)done);
 		if (result > 0)
 			done += result;
@@ -476,7 +476,7 @@ void nv_reach(nv_handle h)
 		return;
 	struct server *s = &nv_servers[nv_server(h)];
 
-	if (pthread_mutex_trylock(&s->lock) == 0) { /* else somebody is connected */
+	if (pthread_mutex_trylock(&s->lock) == 0) { /* else another thread is connected */
 		if (s->connection < 0)
 			s->connection = connect_to(s);
 		pthread_mutex_unlock(&s->lock);

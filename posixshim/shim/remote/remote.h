@@ -39,14 +39,14 @@ struct nv_message {
 	int server;
 	uint32_t call;
 	unsigned numbers;
-	unsigned room;   /* which of them says how much room there is in out */
+	unsigned capacity; /* which of them is the capacity of out */
 	unsigned offset; /* which is the offset of a transfer; 0: none, it is a handle */
 	unsigned strings;
 	int64_t number[6];
 	struct iovec string[3];
 	bool data;               /* data goes, perhaps nothing */
 	const struct iovec *in;  /* what goes */
-	const struct iovec *out; /* room for what comes */
+	const struct iovec *out; /* buffers of the reply */
 	int in_count, out_count;
 	struct iovec one;        /* what in or out point to, for one buffer */
 	char *outside;           /* NV_PATH bytes for the path to go on with */
@@ -58,12 +58,12 @@ void nv_put_number(struct nv_message *m, int64_t n);
 void nv_put_offset(struct nv_message *m, int64_t off);
 void nv_put_handle(struct nv_message *m, nv_handle h);
 void nv_put_string(struct nv_message *m, const char *s);
-void nv_put_place(struct nv_message *m, nv_handle dir, const char *path, char *outside);
+void nv_put_path_at(struct nv_message *m, nv_handle dir, const char *path, char *outside);
 void nv_put_data(struct nv_message *m, const void *data, size_t n);
 void nv_put_gather(struct nv_message *m, const struct iovec *iov, int count);
 void nv_put_exchange(struct nv_message *m, void *both, size_t n);
-void nv_put_room(struct nv_message *m, void *room, size_t n);
-void nv_put_rooms(struct nv_message *m, const struct iovec *iov, int count);
+void nv_put_reply_buffer(struct nv_message *m, void *buf, size_t n);
+void nv_put_reply_buffers(struct nv_message *m, const struct iovec *iov, int count);
 int64_t nv_remote_call(struct nv_message *m);
 
 #endif

@@ -3,13 +3,13 @@
 #include "nv.h"
 #include "remote.h"
 
-const uint32_t nv_protocol = 0x0e3a6b51;
+const uint32_t nv_protocol = 0x10f5b8a7;
 
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
 	struct nv_message m = {.server = server, .call = 4};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, flags);
 	nv_put_number(&m, mode);
 	return nv_remote_call(&m);
@@ -17,7 +17,7 @@ int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out,
 
 int64_t nv_remote_release(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 12};
+	struct nv_message m = {.server = server, .call = 13};
 
 	nv_put_handle(&m, h);
 	return nv_remote_call(&m);
@@ -25,68 +25,68 @@ int64_t nv_remote_release(int server, int64_t h)
 
 int64_t nv_remote_read(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 13};
-
-	nv_put_handle(&m, h);
-	nv_put_room(&m, buf, buf_len);
-	return nv_remote_call(&m);
-}
-
-int64_t nv_remote_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most)
-{
 	struct nv_message m = {.server = server, .call = 14};
 
 	nv_put_handle(&m, h);
+	nv_put_reply_buffer(&m, buf, buf_len);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t limit)
+{
+	struct nv_message m = {.server = server, .call = 15};
+
+	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
-	nv_put_number(&m, most);
+	nv_put_number(&m, limit);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 15};
+	struct nv_message m = {.server = server, .call = 16};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, buf, buf_len);
+	nv_put_reply_buffer(&m, buf, buf_len);
 	nv_put_offset(&m, off);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most)
+int64_t nv_remote_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t limit)
 {
-	struct nv_message m = {.server = server, .call = 16};
+	struct nv_message m = {.server = server, .call = 17};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
 	nv_put_offset(&m, off);
-	nv_put_number(&m, most);
+	nv_put_number(&m, limit);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 17};
+	struct nv_message m = {.server = server, .call = 18};
 
 	nv_put_handle(&m, h);
-	nv_put_rooms(&m, iov, iov_count);
+	nv_put_reply_buffers(&m, iov, iov_count);
 	nv_put_offset(&m, off);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t most)
+int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t limit)
 {
-	struct nv_message m = {.server = server, .call = 18};
+	struct nv_message m = {.server = server, .call = 19};
 
 	nv_put_handle(&m, h);
 	nv_put_gather(&m, iov, iov_count);
 	nv_put_offset(&m, off);
-	nv_put_number(&m, most);
+	nv_put_number(&m, limit);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_seek(int server, int64_t h, int64_t off, int32_t whence)
 {
-	struct nv_message m = {.server = server, .call = 19};
+	struct nv_message m = {.server = server, .call = 20};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
@@ -96,7 +96,7 @@ int64_t nv_remote_seek(int server, int64_t h, int64_t off, int32_t whence)
 
 int64_t nv_remote_getfl(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 20};
+	struct nv_message m = {.server = server, .call = 21};
 
 	nv_put_handle(&m, h);
 	return nv_remote_call(&m);
@@ -104,7 +104,7 @@ int64_t nv_remote_getfl(int server, int64_t h)
 
 int64_t nv_remote_setfl(int server, int64_t h, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 21};
+	struct nv_message m = {.server = server, .call = 22};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, flags);
@@ -113,46 +113,46 @@ int64_t nv_remote_setfl(int server, int64_t h, int32_t flags)
 
 int64_t nv_remote_getdents(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 22};
+	struct nv_message m = {.server = server, .call = 23};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, buf, buf_len);
+	nv_put_reply_buffer(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_fsync(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 23};
-
-	nv_put_handle(&m, h);
-	return nv_remote_call(&m);
-}
-
-int64_t nv_remote_ftruncate(int server, int64_t h, int64_t size, int64_t most)
-{
 	struct nv_message m = {.server = server, .call = 24};
 
 	nv_put_handle(&m, h);
-	nv_put_offset(&m, size);
-	nv_put_number(&m, most);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most)
+int64_t nv_remote_ftruncate(int server, int64_t h, int64_t size, int64_t limit)
 {
 	struct nv_message m = {.server = server, .call = 25};
+
+	nv_put_handle(&m, h);
+	nv_put_offset(&m, size);
+	nv_put_number(&m, limit);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t limit)
+{
+	struct nv_message m = {.server = server, .call = 26};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, mode);
 	nv_put_offset(&m, off);
 	nv_put_offset(&m, n);
-	nv_put_number(&m, most);
+	nv_put_number(&m, limit);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len)
 {
-	struct nv_message m = {.server = server, .call = 26};
+	struct nv_message m = {.server = server, .call = 27};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, pid);
@@ -163,7 +163,7 @@ int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lo
 
 int64_t nv_remote_flock(int server, int64_t h, int32_t operation)
 {
-	struct nv_message m = {.server = server, .call = 27};
+	struct nv_message m = {.server = server, .call = 28};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, operation);
@@ -172,7 +172,7 @@ int64_t nv_remote_flock(int server, int64_t h, int32_t operation)
 
 int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 28};
+	struct nv_message m = {.server = server, .call = 29};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, how);
@@ -183,7 +183,7 @@ int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n
 
 int64_t nv_remote_unmap(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 29};
+	struct nv_message m = {.server = server, .call = 30};
 
 	nv_put_handle(&m, h);
 	return nv_remote_call(&m);
@@ -191,7 +191,7 @@ int64_t nv_remote_unmap(int server, int64_t h)
 
 int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 30};
+	struct nv_message m = {.server = server, .call = 31};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
@@ -201,16 +201,16 @@ int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n)
 
 int64_t nv_remote_fstat(int server, int64_t h, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 31};
+	struct nv_message m = {.server = server, .call = 32};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, out, out_len);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_fchmod(int server, int64_t h, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 32};
+	struct nv_message m = {.server = server, .call = 33};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, mode);
@@ -219,7 +219,7 @@ int64_t nv_remote_fchmod(int server, int64_t h, uint32_t mode)
 
 int64_t nv_remote_fchown(int server, int64_t h, uint32_t uid, uint32_t gid)
 {
-	struct nv_message m = {.server = server, .call = 33};
+	struct nv_message m = {.server = server, .call = 34};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, uid);
@@ -229,7 +229,7 @@ int64_t nv_remote_fchown(int server, int64_t h, uint32_t uid, uint32_t gid)
 
 int64_t nv_remote_futimes(int server, int64_t h, const void *times, size_t times_len, int32_t unit)
 {
-	struct nv_message m = {.server = server, .call = 34};
+	struct nv_message m = {.server = server, .call = 35};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, times, times_len);
@@ -239,48 +239,48 @@ int64_t nv_remote_futimes(int server, int64_t h, const void *times, size_t times
 
 int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 35};
+	struct nv_message m = {.server = server, .call = 36};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, buf, buf_len);
+	nv_put_reply_buffer(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_name(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 36};
+	struct nv_message m = {.server = server, .call = 37};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, buf, buf_len);
+	nv_put_reply_buffer(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 37};
+	struct nv_message m = {.server = server, .call = 38};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, flags);
-	nv_put_room(&m, out, out_len);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_statx(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mask, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 38};
+	struct nv_message m = {.server = server, .call = 39};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, flags);
 	nv_put_number(&m, mask);
-	nv_put_room(&m, out, out_len);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_chmod(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 39};
+	struct nv_message m = {.server = server, .call = 40};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
 	nv_put_number(&m, flags);
 	return nv_remote_call(&m);
@@ -288,9 +288,9 @@ int64_t nv_remote_chmod(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_remote_chown(int server, int64_t at_dir, const char *at, char *at_out, uint32_t uid, uint32_t gid, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 40};
+	struct nv_message m = {.server = server, .call = 41};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, uid);
 	nv_put_number(&m, gid);
 	nv_put_number(&m, flags);
@@ -299,9 +299,9 @@ int64_t nv_remote_chown(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_remote_utimes(int server, int64_t at_dir, const char *at, char *at_out, const void *times, size_t times_len, int32_t unit, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 41};
+	struct nv_message m = {.server = server, .call = 42};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_data(&m, times, times_len);
 	nv_put_number(&m, unit);
 	nv_put_number(&m, flags);
@@ -310,159 +310,159 @@ int64_t nv_remote_utimes(int server, int64_t at_dir, const char *at, char *at_ou
 
 int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 42};
+	struct nv_message m = {.server = server, .call = 43};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
 	nv_put_number(&m, flags);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most)
+int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t limit)
 {
-	struct nv_message m = {.server = server, .call = 43};
+	struct nv_message m = {.server = server, .call = 44};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
-	nv_put_number(&m, most);
+	nv_put_number(&m, limit);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 44};
+	struct nv_message m = {.server = server, .call = 45};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 45};
+	struct nv_message m = {.server = server, .call = 46};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 46};
+	struct nv_message m = {.server = server, .call = 47};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_remove(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 47};
+	struct nv_message m = {.server = server, .call = 48};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_mknod(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 49};
 
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 50};
 
-	nv_put_place(&m, from_dir, from, from_out);
-	nv_put_place(&m, to_dir, to, to_out);
+	nv_put_path_at(&m, from_dir, from, from_out);
+	nv_put_path_at(&m, to_dir, to, to_out);
 	nv_put_number(&m, flags);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 50};
+	struct nv_message m = {.server = server, .call = 51};
 
-	nv_put_place(&m, from_dir, from, from_out);
-	nv_put_place(&m, to_dir, to, to_out);
+	nv_put_path_at(&m, from_dir, from, from_out);
+	nv_put_path_at(&m, to_dir, to, to_out);
 	nv_put_number(&m, follow);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 51};
+	struct nv_message m = {.server = server, .call = 52};
 
 	nv_put_string(&m, target);
-	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_path_at(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 52};
+	struct nv_message m = {.server = server, .call = 53};
 
-	nv_put_place(&m, at_dir, at, at_out);
-	nv_put_room(&m, buf, buf_len);
+	nv_put_path_at(&m, at_dir, at, at_out);
+	nv_put_reply_buffer(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 53};
+	struct nv_message m = {.server = server, .call = 54};
 
-	nv_put_place(&m, at_dir, at, at_out);
-	nv_put_room(&m, buf, buf_len);
+	nv_put_path_at(&m, at_dir, at, at_out);
+	nv_put_reply_buffer(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_statfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 54};
+	struct nv_message m = {.server = server, .call = 55};
 
-	nv_put_place(&m, at_dir, at, at_out);
-	nv_put_room(&m, out, out_len);
+	nv_put_path_at(&m, at_dir, at, at_out);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_fstatfs(int server, int64_t h, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 55};
+	struct nv_message m = {.server = server, .call = 56};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, out, out_len);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_statvfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 56};
+	struct nv_message m = {.server = server, .call = 57};
 
-	nv_put_place(&m, at_dir, at, at_out);
-	nv_put_room(&m, out, out_len);
+	nv_put_path_at(&m, at_dir, at, at_out);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_fstatvfs(int server, int64_t h, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 57};
+	struct nv_message m = {.server = server, .call = 58};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, out, out_len);
+	nv_put_reply_buffer(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 58};
+	struct nv_message m = {.server = server, .call = 59};
 
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
 {
-	struct nv_message m = {.server = server, .call = 59};
+	struct nv_message m = {.server = server, .call = 60};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);

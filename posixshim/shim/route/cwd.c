@@ -43,7 +43,7 @@ static const char *store_name(void)
 }
 
 /* take is called when rt_open has returned h for at. */
-static int take(nv_handle h, const struct nv_place *at)
+static int take(nv_handle h, const struct nv_path_at *at)
 {
 	return nv_server(h) != 0 ? nv_own_descriptor(at->descriptor, 1) : -1;
 }
@@ -128,7 +128,7 @@ NV_EARLY_CODE nv_handle nv_working(void)
 
 	if (__builtin_expect(h != CWD_FOUND, 1))
 		return h;
-	struct nv_place at;
+	struct nv_path_at at;
 	int saved = errno;
 
 	h = nv_route(AT_FDCWD, found, &at) ? rt_open(&at, O_PATH | O_DIRECTORY, 0) : -1;
@@ -159,8 +159,8 @@ static void set_cwd(nv_handle h, int fd)
 	give(before, atomic_exchange(&stand_in, fd));
 }
 
-/* nv_lose_cwd is called in a forked child, which has not got the stand-in. */
-void nv_lose_cwd(void)
+/* nv_drop_cwd is called in a forked child, which has not got the stand-in. */
+void nv_drop_cwd(void)
 {
 	atomic_store(&stand_in, -1);
 	nv_find_cwd();
@@ -249,7 +249,7 @@ static int sunk(nv_handle h)
  * read; its handle is taken over. */
 static int enter(nv_handle h, int fd)
 {
-	struct nv_place at = {.dir = h, .path = "."};
+	struct nv_path_at at = {.dir = h, .path = "."};
 	bool may = rt_access(&at, X_OK, AT_EACCESS) == 0;
 	int saved = errno, viewed = may ? nv_open_in_view(h) : -1, kernels = may && viewed < 0 ? sunk(h) : viewed;
 	int result = kernels < 0 ? -1 : REAL(fchdir)(kernels);
@@ -269,7 +269,7 @@ static int enter(nv_handle h, int fd)
 
 int nv_chdir(const char *path)
 {
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return leave(REAL(chdir)(path));

@@ -33,7 +33,7 @@ static char *joined(void)
 
 /* from_mount makes a place that is relative to an open directory one that begins
  * at the root of its mount, with memory for its path. */
-static bool from_mount(struct nv_place *at, char *path)
+static bool from_mount(struct nv_path_at *at, char *path)
 {
 	int server = nv_server(at->dir);
 	size_t n = strlen(at->path);
@@ -48,7 +48,7 @@ static bool from_mount(struct nv_place *at, char *path)
 		return false;
 	path[length] = '/';
 	memcpy(path + length + 1, at->path, n + 1);
-	struct nv_place whole;
+	struct nv_path_at whole;
 
 	if (!nv_route(AT_FDCWD, path, &whole))
 		return false;
@@ -60,7 +60,7 @@ static bool from_mount(struct nv_place *at, char *path)
 /* nv_redirect finds where a call is to be made again: with the process that has the
  * partition, or here if that one has ended. If there is such a place it ends
  * the visit. Paths then begin at a mount: open directories are not there. */
-bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
+bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_path_at *at, struct nv_path_at *also)
 {
 	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
 	bool relative = !nv_root(at->dir) || (also != NULL && !nv_root(also->dir));

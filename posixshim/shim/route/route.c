@@ -237,7 +237,7 @@ NV_EARLY_CODE static nv_handle named_descriptor(const char *path)
  * file system has (no memory, or too long as a whole) is left to the kernel,
  * which refuses it, and so is one that cannot be read. What the runtime and its libraries open is not ours; a name
  * of the mount is a signal handler's then, and refused when it is entered. */
-NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
+NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_path_at *at)
 {
 	bool inside = nv_state == NV_INSIDE;
 
@@ -272,7 +272,7 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 	return path != NULL;
 }
 
-static void let_signals(struct nv_place *at)
+static void let_signals(struct nv_path_at *at)
 {
 	at->held = false;
 	nv_let_go();
@@ -284,7 +284,7 @@ static void let_signals(struct nv_place *at)
 /* nv_reroute_outside has a call that was led out made once more with signals blocked: a
  * handler that is led out, too, writes another path to nv_outside. They stay blocked until
  * the path has been copied, or a path that leads back in has been used. */
-bool nv_reroute_outside(struct nv_place *at)
+bool nv_reroute_outside(struct nv_path_at *at)
 {
 	unsigned hops = at->hops + 1;
 
@@ -310,12 +310,12 @@ bool nv_reroute_outside(struct nv_place *at)
 	return false;
 }
 
-/* nv_go_outside copies the path of a place that leads out of the mount to room, where it is
+/* nv_go_outside copies the path of a place that leads out of the mount to buf, where it is
  * to be strlen(at->path) + 1 bytes, and lets signals in: what follows may wait for ever. The
- * room is on the stack of the caller, which a handler may leave by siglongjmp. */
-void nv_go_outside(struct nv_place *at, char *room)
+ * buf is on the stack of the caller, which a handler may leave by siglongjmp. */
+void nv_go_outside(struct nv_path_at *at, char *buf)
 {
-	at->path = strcpy(room, at->path);
+	at->path = strcpy(buf, at->path);
 	let_signals(at);
 }
 

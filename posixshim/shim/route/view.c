@@ -25,7 +25,7 @@ NV_EARLY_CODE static const char *own_name(void)
 }
 
 /* name_root makes the place of an open file or directory one that begins at the root of its mount. */
-static bool name_root(nv_handle h, struct nv_place *at, char path[NV_PATH])
+static bool name_root(nv_handle h, struct nv_path_at *at, char path[NV_PATH])
 {
 	int64_t n = h & NV_ITSELF ? rt_name(h & ~NV_ITSELF, path, NV_PATH - 1) : rt_fpath(h, path, NV_PATH - 1);
 
@@ -36,9 +36,9 @@ static bool name_root(nv_handle h, struct nv_place *at, char path[NV_PATH])
 }
 
 /* in_view makes the path that a place has in the view. */
-static const char *in_view(const struct nv_place *at, char room[NV_PATH])
+static const char *in_view(const struct nv_path_at *at, char buf[NV_PATH])
 {
-	struct nv_place root = {.dir = at->dir, .path = "."};
+	struct nv_path_at root = {.dir = at->dir, .path = "."};
 	char path[NV_PATH];
 
 	if (!nv_root(at->dir) && !name_root(at->dir, &root, path))
@@ -50,9 +50,9 @@ static const char *in_view(const struct nv_place *at, char room[NV_PATH])
 		errno = EACCES;
 		return NULL;
 	}
-	if (snprintf(room, NV_PATH, "%s" SELF "%s%s%s%s", nv_view, *below == '\0' ? "" : "/", below, itself ? "" : "/",
+	if (snprintf(buf, NV_PATH, "%s" SELF "%s%s%s%s", nv_view, *below == '\0' ? "" : "/", below, itself ? "" : "/",
 		     itself ? "" : at->path) < NV_PATH)
-		return room;
+		return buf;
 	errno = ENAMETOOLONG;
 	return NULL;
 }
@@ -64,14 +64,14 @@ static bool can_look(void)
 	return nv_loaded() || nv_served() || nv_own_memory();
 }
 
-static const char *go_outside(struct nv_place *at, char room[NV_PATH])
+static const char *go_outside(struct nv_path_at *at, char buf[NV_PATH])
 {
-	nv_go_outside(at, room);
-	return room;
+	nv_go_outside(at, buf);
+	return buf;
 }
 
 /* look says that a file is there. Where a link leads out of the mount the place becomes that outside. */
-static bool look(struct nv_place *at, struct stat *st)
+static bool look(struct nv_path_at *at, struct stat *st)
 {
 	int result;
 
@@ -101,24 +101,24 @@ static const char *refused(const char *path, enum nv_use use)
 }
 
 /* without_view is nv_by_kernel where the mount has no view. */
-static const char *without_view(struct nv_place *at, const char *path, enum nv_use use, char room[NV_PATH])
+static const char *without_view(struct nv_path_at *at, const char *path, enum nv_use use, char buf[NV_PATH])
 {
 	struct stat st = {.st_mode = S_IFREG};
 	bool can = can_look(), found = !can || look(at, &st);
 
 	if (at->outside)
-		return go_outside(at, room);
+		return go_outside(at, buf);
 	if (use == NV_OPEN || (found && S_ISREG(st.st_mode) && (can || use != NV_SEARCH)))
 		return refused(path, use);
 	errno = found ? EACCES : errno;
 	return NULL;
 }
 
-/* nv_by_kernel returns the path by which the kernel finds what path names, in room or as it is; NULL: it
+/* nv_by_kernel returns the path by which the kernel finds what path names, in buf or as it is; NULL: it
  * does not. use says what for. */
-const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room[NV_PATH])
+const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char buf[NV_PATH])
 {
-	struct nv_place at;
+	struct nv_path_at at;
 	struct stat st;
 	int saved = errno;
 
@@ -130,25 +130,25 @@ const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room
 	if ((there && !up) || !nv_route(dirfd, path, &at))
 		return path;
 	if (nv_view == NULL || (nv_root(at.dir) && at.dir != 0))
-		return without_view(&at, path, use, room);
+		return without_view(&at, path, use, buf);
 	if ((up || *own_name() == '\0') && can_look()) { /* the first use of the mount on a host makes the view */
 		look(&at, &st);
 		errno = saved;
 		if (at.outside)
-			return go_outside(&at, room);
+			return go_outside(&at, buf);
 	}
-	return there ? path : in_view(&at, room);
+	return there ? path : in_view(&at, buf);
 }
 
 /* nv_file_by_kernel is the same for an open file of the mount. */
-const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char room[NV_PATH])
+const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char buf[NV_PATH])
 {
-	return nv_view != NULL ? in_view(&(struct nv_place){.dir = h | NV_ITSELF}, room) : refused("a file that is open", use);
+	return nv_view != NULL ? in_view(&(struct nv_path_at){.dir = h | NV_ITSELF}, buf) : refused("a file that is open", use);
 }
 
 /* ---- the working directory ---- */
 
-/* The files of processes that are alone (store.Place.Tree). */
+/* The files of processes that are alone (store.Proc.Tree). */
 #define ALONE "job"
 
 /* nv_below_view returns what follows this process's own files in a path of the kernel's; NULL: it is not
@@ -188,8 +188,8 @@ static bool is_below(int fd)
  * not this user's. */
 int nv_open_in_view(nv_handle h)
 {
-	char room[NV_PATH];
-	const char *path = nv_view == NULL ? NULL : in_view(&(struct nv_place){.dir = h, .path = "."}, room);
+	char buf[NV_PATH];
+	const char *path = nv_view == NULL ? NULL : in_view(&(struct nv_path_at){.dir = h, .path = "."}, buf);
 	int fd = path == NULL ? -1 : REAL(open)(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd < 0 || is_below(fd))
@@ -204,7 +204,7 @@ int nv_open_in_view(nv_handle h)
  * slash the linker looks for. */
 static bool of_mount(const char *path)
 {
-	struct nv_place at;
+	struct nv_path_at at;
 
 	if (!nv_mounted || nv_nowhere(path) || strchr(path, '/') == NULL)
 		return false;
@@ -216,14 +216,14 @@ static bool of_mount(const char *path)
 /* What cannot be found the linker says itself. */
 static void *load(const char *path, int mode)
 {
-	char room[NV_PATH];
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_LOAD, room);
+	char buf[NV_PATH];
+	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_LOAD, buf);
 
 	return REAL(dlopen)(kernels == NULL ? path : kernels, mode);
 }
 
 /* nv_dlopen returns the function to call. For all other libraries that is the linker's, without a
- * frame of ours in between: it looks at who calls. */
+ * frame of ours in between: it looks at the address of its caller. */
 void *(*nv_dlopen(const char *path))(const char *path, int mode)
 {
 	return of_mount(path) ? load : REAL(dlopen);
@@ -242,18 +242,18 @@ static int added(const char *kernels, int saved, int result)
 
 int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode)
 {
-	char room[NV_PATH];
+	char buf[NV_PATH];
 	int saved = errno;
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, room);
+	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, buf);
 
 	return added(kernels, saved, kernels == NULL ? 0 : REAL(posix_spawn_file_actions_addopen)(actions, fd, kernels, flags, mode));
 }
 
 int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path)
 {
-	char room[NV_PATH];
+	char buf[NV_PATH];
 	int saved = errno;
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, room);
+	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, buf);
 
 	return added(kernels, saved, kernels == NULL ? 0 : REAL(posix_spawn_file_actions_addchdir_np)(actions, kernels));
 }

@@ -1,4 +1,4 @@
-/* Is there room for the runtime? Go ends the process when it is refused memory,
+/* Is there space for the runtime? Go ends the process when it is refused memory,
  * a thread, or a descriptor as it starts. So it is loaded only where what it
  * needs can be had, and a call that comes too early may succeed later. */
 #include <sys/mman.h>

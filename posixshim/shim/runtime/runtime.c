@@ -228,7 +228,7 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 	nv_unblock_signals(visit->mask_before);
 	if (result < 0) {
 		nv_await_end();
-		return result == NV_BEYOND ? nv_beyond() : nv_error((int)-result);
+		return result == NV_FILE_TOO_LARGE ? nv_file_too_large() : nv_error((int)-result);
 	}
 	errno = visit->errno_before;
 	return result;
@@ -236,7 +236,7 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 
 /* nv_leave_at also takes note that the path leads out of the mount, and of the descriptor that
  * has come along, before a handler opens a file as well. */
-int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at)
+int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_path_at *at)
 {
 	at->descriptor = nv_remote_descriptor;
 	if (result == NV_OUTSIDE) {

@@ -3,7 +3,7 @@
  * Go requires that signals come on one, since a goroutine's stack is none for them. To
  * threads without one it gives 32 KiB of its own memory, which a handler that needs more would
  * destroy unseen. So such a thread gets a larger one before it first calls Go, with a page
- * below it that ends who needs even more. */
+ * below it that ends a thread which needs even more. */
 #include <pthread.h>
 #include <sys/mman.h>
 

@@ -40,8 +40,8 @@ static void follow(void)
 		(void)sched_setaffinity(0, sizeof cpus, (cpu_set_t *)cpus); /* else it runs where it is */
 }
 
-/* nv_settle_thread is the first thing that such a thread does. */
-void nv_settle_thread(void)
+/* nv_init_thread is the first thing that such a thread does. */
+void nv_init_thread(void)
 {
 	own = true;
 	nv_state = NV_INSIDE; /* libraries that the runtime uses call what is interposed */

@@ -238,7 +238,10 @@ def local_save(comm, top, step, writer, kill):
 def local_lose(comm, top):
     """A node is lost, and then its partner."""
     step = local_load(comm, top)
-    for rank, left in (1, step), (0, -1):
+    for rank, least in (1, 3), (0, -1):
+        # Of a save that was killed there may be one copy of a part only.
+        left = newest(p for p in local_files(comm, top) if f"/session/{rank}/" not in p)[0]
+        assert left >= least and (rank == 1 or left == -1), left
         comm.barrier()
         if comm.rank == 0:
             shutil.rmtree(f"{top}/session/{rank}")
@@ -247,14 +250,23 @@ def local_lose(comm, top):
     return step
 
 
-def local_load(comm, top):
-    files = all_alike(comm, sorted(glob.glob(f"{top}/session/*/*_local.pt")))
+def local_files(comm, top):
+    return all_alike(comm, sorted(glob.glob(f"{top}/session/*/*_local.pt")))
+
+
+def newest(files):
+    """The newest step of which every part is there, -1 if none is, and its files by owner."""
     owners = {}
     for path in files:
         _, step, owner, _ = os.path.basename(path).split("_")
         owners.setdefault(int(step), {})[int(owner)] = path
     step = max((s for s, o in owners.items() if len(o) == SAVERS), default=-1)
-    for owner, path in owners.get(step, {}).items():
+    return step, owners.get(step, {})
+
+
+def local_load(comm, top):
+    step, parts = newest(local_files(comm, top))
+    for owner, path in parts.items():
         assert read(path, 100_000) == data(step, owner), path
     return step
 

@@ -215,16 +215,21 @@ static const char *change(struct timespec a, struct timespec b)
 	return b.tv_sec > a.tv_sec || (b.tv_sec == a.tv_sec && b.tv_nsec > a.tv_nsec) ? "later" : "earlier";
 }
 
-/* next_tick waits until a change gets another time. */
+/*
+ * next_tick waits until a change gets a later time than all before. Files
+ * get times of the coarse clock, and since Linux 6.13 none below the newest
+ * time of the fine clock that any file has been given: so the coarse clock
+ * has to pass the fine one.
+ */
 static void next_tick(void)
 {
-	struct timespec a, b;
+	struct timespec fine, coarse;
 
-	clock_gettime(CLOCK_REALTIME_COARSE, &a);
+	clock_gettime(CLOCK_REALTIME, &fine);
 	do {
 		usleep(500);
-		clock_gettime(CLOCK_REALTIME_COARSE, &b);
-	} while (a.tv_nsec == b.tv_nsec && a.tv_sec == b.tv_sec);
+		clock_gettime(CLOCK_REALTIME_COARSE, &coarse);
+	} while (strcmp(change(fine, coarse), "later") != 0);
 }
 
 static void compare_times(const char *name, const struct stat *st, bool access_too)
@@ -349,12 +354,12 @@ VERB(utime)
 CALL(setxattr, setxattr(P(0), R(1), S(2), L(2), (int)N(3)))
 CALL(lsetxattr, lsetxattr(P(0), R(1), S(2), L(2), (int)N(3)))
 CALL(fsetxattr, fsetxattr(F(0), R(1), S(2), L(2), (int)N(3)))
-CALL(getxattr, getxattr(P(0), R(1), room, ROOM))
-CALL(lgetxattr, lgetxattr(P(0), R(1), room, ROOM))
-CALL(fgetxattr, fgetxattr(F(0), R(1), room, ROOM))
-CALL(listxattr, listxattr(P(0), room, ROOM))
-CALL(llistxattr, llistxattr(P(0), room, ROOM))
-CALL(flistxattr, flistxattr(F(0), room, ROOM))
+CALL(getxattr, getxattr(P(0), R(1), buffer, BUFFER_SIZE))
+CALL(lgetxattr, lgetxattr(P(0), R(1), buffer, BUFFER_SIZE))
+CALL(fgetxattr, fgetxattr(F(0), R(1), buffer, BUFFER_SIZE))
+CALL(listxattr, listxattr(P(0), buffer, BUFFER_SIZE))
+CALL(llistxattr, llistxattr(P(0), buffer, BUFFER_SIZE))
+CALL(flistxattr, flistxattr(F(0), buffer, BUFFER_SIZE))
 CALL(removexattr, removexattr(P(0), R(1)))
 CALL(lremovexattr, lremovexattr(P(0), R(1)))
 CALL(fremovexattr, fremovexattr(F(0), R(1)))

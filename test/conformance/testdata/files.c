@@ -130,19 +130,19 @@ VERB(file)
 VERB(cat)
 {
 	int fd = open(P(0), O_RDONLY);
-	ssize_t n = fd < 0 ? -1 : read(fd, room, ROOM);
+	ssize_t n = fd < 0 ? -1 : read(fd, buffer, BUFFER_SIZE);
 
 	if (fd >= 0)
 		close(fd);
-	bytes(n, room);
+	bytes(n, buffer);
 }
 
 VERB(read)
 {
 	size_t n = (size_t)N(1);
-	struct iovec iov[2] = {{room, n / 2}, {room + n / 2, n - n / 2}};
+	struct iovec iov[2] = {{buffer, n / 2}, {buffer + n / 2, n - n / 2}};
 
-	bytes(BY(read(F(0), room, n), readv(F(0), iov, 1 + (n > 1)), readv(F(0), iov, 2)), room);
+	bytes(BY(read(F(0), buffer, n), readv(F(0), iov, 1 + (n > 1)), readv(F(0), iov, 2)), buffer);
 }
 
 VERB(bytes) { char c = (char)N(1); number(write(F(0), &c, 1)); }
@@ -159,9 +159,9 @@ VERB(write)
 VERB(pread)
 {
 	size_t n = (size_t)N(1);
-	struct iovec iov = {room, n};
+	struct iovec iov = {buffer, n};
 
-	bytes(BY(pread(F(0), room, n, N(2)), pread64(F(0), room, n, N(2)), preadv(F(0), &iov, 1, N(2))), room);
+	bytes(BY(pread(F(0), buffer, n, N(2)), pread64(F(0), buffer, n, N(2)), preadv(F(0), &iov, 1, N(2))), buffer);
 }
 
 VERB(pwrite)
@@ -175,23 +175,23 @@ VERB(pwrite)
 static struct iovec *vector(int first, bool writing)
 {
 	static struct iovec iov[1100];
-	char *p = room;
+	char *p = buffer;
 
 	memset(iov, 0, sizeof iov);
 	for (int i = first; i < words(); i++) {
 		iov[i - first] = (struct iovec){p, writing ? L(i) : (size_t)N(i)};
 		if (writing)
 			memcpy(p, S(i), L(i));
-		p += iov[i - first].iov_len < ROOM ? iov[i - first].iov_len : 0;
+		p += iov[i - first].iov_len < BUFFER_SIZE ? iov[i - first].iov_len : 0;
 	}
 	return iov;
 }
 
-VERB(readv) { bytes(readv(F(0), vector(2, false), (int)N(1)), room); }
+VERB(readv) { bytes(readv(F(0), vector(2, false), (int)N(1)), buffer); }
 VERB(writev) { number(writev(F(0), vector(2, true), (int)N(1))); }
-VERB(preadv) { bytes(BY(preadv, preadv64, preadv)(F(0), vector(3, false), (int)N(1), N(2)), room); }
+VERB(preadv) { bytes(BY(preadv, preadv64, preadv)(F(0), vector(3, false), (int)N(1), N(2)), buffer); }
 VERB(pwritev) { number(BY(pwritev, pwritev64, pwritev)(F(0), vector(3, true), (int)N(1), N(2))); }
-VERB(preadv2) { bytes(BY(preadv2, preadv64v2, preadv2)(F(0), vector(4, false), (int)N(1), N(2), (int)N(3)), room); }
+VERB(preadv2) { bytes(BY(preadv2, preadv64v2, preadv2)(F(0), vector(4, false), (int)N(1), N(2), (int)N(3)), buffer); }
 VERB(pwritev2) { number(BY(pwritev2, pwritev64v2, pwritev2)(F(0), vector(4, true), (int)N(1), N(2), (int)N(3))); }
 CALL(lseek, BY(lseek, lseek64, lseek)(F(0), N(1), (int)N(2)))
 CALL(fsync, BY(fsync, fsync, fdatasync)(F(0)))
@@ -274,7 +274,7 @@ VERB(tee)
 
 VERB(vmsplice)
 {
-	struct iovec iov = {room, 5};
+	struct iovec iov = {buffer, 5};
 
 	number(vmsplice(F(0), &iov, 1, 0));
 }

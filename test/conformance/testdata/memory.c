@@ -86,12 +86,12 @@ static void done(int r, struct aiocb *cb)
 
 VERB(aio_read)
 {
-	struct aiocb cb = {.aio_fildes = F(0), .aio_buf = room, .aio_nbytes = (size_t)N(1), .aio_offset = N(2), .aio_sigevent.sigev_notify = SIGEV_NONE};
+	struct aiocb cb = {.aio_fildes = F(0), .aio_buf = buffer, .aio_nbytes = (size_t)N(1), .aio_offset = N(2), .aio_sigevent.sigev_notify = SIGEV_NONE};
 
-	memset(room, '-', 100);
+	memset(buffer, '-', 100);
 	done(BY(aio_read(&cb), aio_read64((struct aiocb64 *)&cb), aio_read(&cb)), &cb);
 	say(" ");
-	bytes(N(1) < 100 ? N(1) : 0, room);
+	bytes(N(1) < 100 ? N(1) : 0, buffer);
 }
 
 VERB(aio_write)
@@ -117,7 +117,7 @@ VERB(name_to_handle_at)
 {
 	static union {
 		struct file_handle handle;
-		char room[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+		char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
 	} h;
 	int id;
 

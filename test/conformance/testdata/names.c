@@ -25,10 +25,10 @@ static void target(ssize_t n)
 		number(n);
 		return;
 	}
-	memmove(room + 8, room, (size_t)n);
-	room[8 + n] = '\0';
-	say("%zd ", room[8] == '/' ? -1 : n); /* an absolute one is as long as the path to it */
-	path(room + 8);
+	memmove(buffer + 8, buffer, (size_t)n);
+	buffer[8 + n] = '\0';
+	say("%zd ", buffer[8] == '/' ? -1 : n); /* an absolute one is as long as the path to it */
+	path(buffer + 8);
 }
 
 /* readlink PATH [SIZE] */
@@ -36,12 +36,12 @@ VERB(readlink)
 {
 	size_t n = words() > 1 ? (size_t)N(1) : PATH_MAX;
 
-	target(BY(readlink(P(0), room, n), readlink(P(0), room, n), readlinkat(here, P(0), room, n)));
+	target(BY(readlink(P(0), buffer, n), readlink(P(0), buffer, n), readlinkat(here, P(0), buffer, n)));
 }
 
-VERB(readlinkat) { target(readlinkat(F(0), R(1), room, PATH_MAX)); }
+VERB(readlinkat) { target(readlinkat(F(0), R(1), buffer, PATH_MAX)); }
 
-VERB(realpath) { path(BY(realpath(P(0), room), realpath(P(0), room), canonicalize_file_name(P(0)))); }
+VERB(realpath) { path(BY(realpath(P(0), buffer), realpath(P(0), buffer), canonicalize_file_name(P(0)))); }
 
 /* chain N: N symbolic links, each to the one before, the first to x */
 VERB(chain)
@@ -70,7 +70,7 @@ static void invented(int fd, char *name, const char *template)
 	path(name);
 }
 
-static char *template(void) { return strcpy(room, P(0)); }
+static char *template(void) { return strcpy(buffer, P(0)); }
 VERB(mkstemp) { char *t = template(); invented(BY(mkstemp, mkstemp64, mkstemp)(t), t, P(0)); }
 VERB(mkostemp) { char *t = template(); invented(BY(mkostemp, mkostemp64, mkostemp)(t, (int)N(1)), t, P(0)); }
 VERB(mkstemps) { char *t = template(); invented(BY(mkstemps, mkstemps64, mkstemps)(t, (int)N(1)), t, P(0)); }
@@ -84,10 +84,10 @@ CALL(fchdir, fchdir(F(0)))
 /* getcwd [SIZE]: with a buffer of that size, or one that is allocated */
 VERB(getcwd)
 {
-	char *p = words() == 0 ? getcwd(NULL, 0) : word_is(0, "NAME") ? get_current_dir_name() : getcwd(room, (size_t)N(0));
+	char *p = words() == 0 ? getcwd(NULL, 0) : word_is(0, "NAME") ? get_current_dir_name() : getcwd(buffer, (size_t)N(0));
 
 	path(p);
-	if (p != room)
+	if (p != buffer)
 		free(p);
 }
 
@@ -216,4 +216,4 @@ VERB(empty)
 	number(n);
 }
 
-VERB(getdents64) { ssize_t n = getdents64(F(0), room, (size_t)N(1)); number(n > 0 ? 1 : n); }
+VERB(getdents64) { ssize_t n = getdents64(F(0), buffer, (size_t)N(1)); number(n > 0 ? 1 : n); }

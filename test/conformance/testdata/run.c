@@ -7,7 +7,7 @@
 
 enum flavour flavour;
 int here = -1;
-char room[ROOM];
+char buffer[BUFFER_SIZE];
 
 static char root[4096]; /* where the cases are */
 static char home[4400]; /* the directory of this one */

@@ -35,8 +35,8 @@ extern int here; /* the case's directory */
 #define BY(plain, wide, at) (flavour == PLAIN ? (plain) : flavour == WIDE ? (wide) : (at))
 
 /* A buffer of known size, so that fortified builds check what goes into it. */
-#define ROOM 65536
-extern char room[ROOM];
+#define BUFFER_SIZE 65536
+extern char buffer[BUFFER_SIZE];
 
 void *nothing(void); /* a page that cannot be touched */
 #define nowhere ((void *)8) /* what a field of a struct at NULL is */

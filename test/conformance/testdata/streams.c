@@ -9,14 +9,14 @@ VERB(fopen) { stream(BY(fopen, fopen64, fopen)(P(0), R(1))); }
 VERB(fdopen) { stream(fdopen(F(0), R(1))); }
 VERB(freopen) { stream(BY(freopen, freopen64, freopen)(P(0), R(1), T(2))); forget(2); }
 VERB(fclose) { number(fclose(T(0))); forget(0); }
-VERB(fread) { size_t n = fread(room, 1, (size_t)N(1), T(0)); bytes((long long)n, room); }
+VERB(fread) { size_t n = fread(buffer, 1, (size_t)N(1), T(0)); bytes((long long)n, buffer); }
 /* An error of fwrite may wait for fflush: both tell whether errno was set. */
 VERB(fwrite) { size_t n = fwrite(S(1), 1, L(1), T(0)); say("%zu", n); if (n < L(1)) say(" %s", error_name()); }
 VERB(fputs) { number(fputs(S(1), T(0)) >= 0 ? 0 : -1); }
 VERB(fputc) { number(fputc((int)N(1), T(0))); }
 VERB(fgetc) { int c = fgetc(T(0)); say(c == EOF ? "EOF" : "%02x", c); }
 VERB(ungetc) { int c = ungetc((int)N(1), T(0)); say(c == EOF ? "EOF" : "%c", c); }
-VERB(fgets) { char *p = fgets(room, (int)N(1), T(0)); if (p != NULL) bytes((long long)strlen(p), p); else say("NULL"); }
+VERB(fgets) { char *p = fgets(buffer, (int)N(1), T(0)); if (p != NULL) bytes((long long)strlen(p), p); else say("NULL"); }
 VERB(fprintf) { number(fprintf(T(0), "%s=%d;", R(1), (int)N(2))); }
 VERB(dprintf) { number(dprintf(F(0), "%s=%d;", R(1), (int)N(2))); }
 VERB(fscanf) { int a = 0, n = fscanf(T(0), "%d", &a); say("%d: %d", n, a); }

@@ -37,10 +37,10 @@ static void must(int result, const char *what)
 
 static const char *path(const char *name)
 {
-	static char room[512];
+	static char buffer[512];
 
-	snprintf(room, sizeof room, "%s/%s", base, name);
-	return room;
+	snprintf(buffer, sizeof buffer, "%s/%s", base, name);
+	return buffer;
 }
 
 static int must_open(const char *name)

@@ -33,16 +33,16 @@ static void fail(const char *format, ...)
 
 static const char *path(const char *format, ...)
 {
-	static char rooms[4][512];
+	static char buffers[4][512];
 	static int next;
-	char *room = rooms[next++ % 4];
-	int n = snprintf(room, 512, "%s/", base);
+	char *buffer = buffers[next++ % 4];
+	int n = snprintf(buffer, 512, "%s/", base);
 	va_list ap;
 
 	va_start(ap, format);
-	vsnprintf(room + n, 512 - n, format, ap);
+	vsnprintf(buffer + n, 512 - n, format, ap);
 	va_end(ap);
-	return room;
+	return buffer;
 }
 
 static void barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
@@ -344,6 +344,37 @@ static void mpi_io(int generation)
 	barrier();
 }
 
+/* close_together: a rank that has closed a file finds in it what all have written, without a barrier. Each rank has more to
+ * publish than the one before. */
+static void close_together(int generation)
+{
+	unsigned char b[BLOCK];
+	MPI_File f;
+
+	for (int round = 0; round < 3; round++) {
+		if (MPI_File_open(MPI_COMM_WORLD, path("closed"), MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &f) != MPI_SUCCESS)
+			fail("MPI_File_open");
+		fill(b, rank, round, generation);
+		for (int i = 50 * rank; i >= 0; i--)
+			if (MPI_File_write_at(f, (MPI_Offset)(i * size + rank) * BLOCK, b, BLOCK, MPI_BYTE, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+				fail("MPI_File_write_at");
+		if (MPI_File_close(&f) != MPI_SUCCESS)
+			fail("MPI_File_close");
+		int fd = must_open(path("closed"), O_RDONLY);
+
+		for (int who = 0; who < size; who++) {
+			if (pread(fd, b, BLOCK, (off_t)who * BLOCK) != BLOCK)
+				fail("closed: read");
+			must_be("closed", b, who, round, generation);
+		}
+		must_close(fd);
+		barrier();
+	}
+	if (rank == 0 && MPI_File_delete(path("closed"), MPI_INFO_NULL) != MPI_SUCCESS)
+		fail("MPI_File_delete");
+	barrier();
+}
+
 int main(int argc, char **argv)
 {
 	int of, generation;
@@ -387,6 +418,7 @@ int main(int argc, char **argv)
 	cuts();
 	sessions();
 	mpi_io(generation);
+	close_together(generation);
 	if (rank == 0)
 		puts("ok");
 	MPI_Finalize();

@@ -340,6 +340,8 @@ static int stopped(void)
 	return access(stop, F_OK) == 0;
 }
 
+#include "shared.h"
+
 static void close_all(struct actor *a)
 {
 	for (int h = 0; h < SLOTS; h++)
@@ -588,7 +590,7 @@ static void start_alone(void)
 
 int main(int argc, char **argv)
 {
-	pthread_t threads[ACTORS];
+	pthread_t threads[ACTORS], sharing;
 
 	if (argc != 5) {
 		fprintf(stderr, "usage: rank MOUNT OUT SEED ROUND\n");
@@ -608,6 +610,7 @@ int main(int argc, char **argv)
 	round_number = strtoul(argv[4], NULL, 0);
 	tree = number("SOAK_TREE", 0);
 	set_up(strtoull(argv[3], NULL, 0));
+	set_up_shared(strtoull(argv[3], NULL, 0));
 	if (tree)
 		reach();
 	else
@@ -616,11 +619,15 @@ int main(int argc, char **argv)
 		few_steps(number("SOAK_STEPS", 0));
 		return 0;
 	}
+	if (shared != NULL && pthread_create(&sharing, NULL, share, &common) != 0)
+		die("thread");
 	for (int i = 0; i < ACTORS; i++)
 		if (pthread_create(&threads[i], NULL, tree ? take_turns : run, &actors[i]) != 0)
 			die("thread");
 	for (int i = 0; i < ACTORS; i++)
 		pthread_join(threads[i], NULL);
+	if (shared != NULL)
+		pthread_join(sharing, NULL);
 	all("stopped");
 #ifdef SOAK_MPI
 	MPI_Finalize();

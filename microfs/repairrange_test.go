@@ -23,13 +23,13 @@ func contentOf(t *testing.T, fs *FS, name string) []byte {
 	return buf
 }
 
-// TestMend: what was damaged, wherever it is in a file, is as it was, and nothing else has changed.
-func TestMend(t *testing.T) {
+// TestRepairRange: what was damaged, wherever it is in a file, is as it was, and nothing else has changed.
+func TestRepairRange(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			r := verifyRig(t, v)
 			if !r.fs.g.sums {
-				require.ErrorIs(t, r.fs.Mend(r.fs.tree.named("plain").ino, 0, contentOf(t, r.fs, "plain")), syscall.ENOTSUP)
+				require.ErrorIs(t, r.fs.Repair(r.fs.tree.named("plain").ino, 0, contentOf(t, r.fs, "plain")), syscall.ENOTSUP)
 				return
 			}
 			want := map[string][]byte{"plain": contentOf(t, r.fs, "plain"), "holes": contentOf(t, r.fs, "holes")}
@@ -43,9 +43,9 @@ func TestMend(t *testing.T) {
 			for _, b := range bad {
 				data := append([]byte{}, want[b.Path[1:]][b.Offset:b.Offset+b.Length]...)
 				data[len(data)-1]++
-				require.ErrorIs(t, r.fs.Mend(b.Ino, b.Offset, data), ErrNotSame)
+				require.ErrorIs(t, r.fs.Repair(b.Ino, b.Offset, data), ErrNotSame)
 				data[len(data)-1]--
-				require.NoError(t, r.fs.Mend(b.Ino, b.Offset, data))
+				require.NoError(t, r.fs.Repair(b.Ino, b.Offset, data))
 			}
 			require.Empty(t, r.verify(r.dev, VerifyOptions{}).Bad)
 			for name, data := range want {
@@ -59,7 +59,7 @@ func TestMend(t *testing.T) {
 }
 
 // TestMendRefused: a range is of whole units, of a file.
-func TestMendRefused(t *testing.T) {
+func TestRepairRefused(t *testing.T) {
 	r := verifyRig(t, variants[0])
 	ino, data := r.fs.tree.named("plain").ino, contentOf(t, r.fs, "plain")
 	holes := r.fs.tree.named("holes").ino
@@ -77,13 +77,13 @@ func TestMendRefused(t *testing.T) {
 		{"a directory", RootIno, 0, data, syscall.ENOENT},
 		{"no file", 999, 0, data, syscall.ENOENT},
 	} {
-		require.ErrorIs(t, r.fs.Mend(c.ino, c.off, c.data), c.want, c.name)
+		require.ErrorIs(t, r.fs.Repair(c.ino, c.off, c.data), c.want, c.name)
 	}
 	ro := r.v.o
 	ro.ReadOnly = true
 	fs, err := Mount(t.Context(), r.dev, r.seg, ro)
 	require.NoError(t, err)
 	defer fs.Unmount()
-	require.ErrorIs(t, fs.Mend(ino, 0, data), syscall.EROFS)
-	require.ErrorContains(t, r.fs.Mend(holes, 1<<20, data[1:40001]), "bytes 1048576 to ")
+	require.ErrorIs(t, fs.Repair(ino, 0, data), syscall.EROFS)
+	require.ErrorContains(t, r.fs.Repair(holes, 1<<20, data[1:40001]), "bytes 1048576 to ")
 }

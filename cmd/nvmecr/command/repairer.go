@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -16,17 +17,17 @@ import (
 	"nvmecr/microfs"
 )
 
-// A mender writes damaged parts of files again: those of the store as copies have them, those of copies as the store has them, or other copies.
-type mender struct {
+// A repairer writes damaged parts of files again: those of the store as copies have them, those of copies as the store has them, or other copies.
+type repairer struct {
 	levels levelReader
 	src    *storeSource
 	sets   []*drain.Set // of copies
 	killed []int        // ranks whose processes have not closed their partitions
-	err    error        // nothing can be mended
+	err    error        // nothing can be repaired
 }
 
-func newMender(cmd *cobra.Command, r *reader) *mender {
-	m := &mender{}
+func newRepairer(cmd *cobra.Command, r *reader) *repairer {
+	m := &repairer{}
 	m.levels.bind(&cobra.Command{}) // to look at all ranks
 	cfg := *r.cfg
 	m.levels.cfg, m.levels.stderr = &cfg, r.stderr
@@ -44,7 +45,7 @@ func newMender(cmd *cobra.Command, r *reader) *mender {
 	return m
 }
 
-func (m *mender) close() {
+func (m *repairer) close() {
 	if m == nil {
 		return
 	}
@@ -52,16 +53,16 @@ func (m *mender) close() {
 	m.levels.close()
 }
 
-// mend writes damaged parts of a volume again, as far as that can be, and reads them back. It notes in them what became of each.
-func (m *mender) mend(ctx context.Context, v volume, damaged []damage) {
-	if err := m.mendAll(ctx, v, damaged); err != nil {
+// repair writes damaged parts of a volume again, as far as that can be, and reads them back. It notes in them what became of each.
+func (m *repairer) repair(ctx context.Context, v volume, damaged []damage) {
+	if err := m.repairAll(ctx, v, damaged); err != nil {
 		for i := range damaged {
-			damaged[i].Mended, damaged[i].Lost = false, cli.OneLine(err)
+			damaged[i].Repaired, damaged[i].Lost = false, cli.OneLine(err)
 		}
 	}
 }
 
-func (m *mender) mendAll(ctx context.Context, v volume, damaged []damage) error {
+func (m *repairer) repairAll(ctx context.Context, v volume, damaged []damage) error {
 	switch {
 	case m.err != nil:
 		return m.err
@@ -82,8 +83,8 @@ func (m *mender) mendAll(ctx context.Context, v volume, damaged []damage) error 
 	again, err := p.FS.Verify(ctx, microfs.VerifyOptions{Only: slices.Compact(only)})
 	for i := range damaged {
 		d := &damaged[i]
-		switch d.Mended = !slices.ContainsFunc(again.Bad, d.overlaps); {
-		case d.Mended:
+		switch d.Repaired = !slices.ContainsFunc(again.Bad, d.overlaps); {
+		case d.Repaired:
 			d.Lost = ""
 		case d.Lost == "":
 			d.Lost = "it was written, and is damaged again: the device does not keep it"
@@ -97,23 +98,26 @@ func (d *damage) overlaps(b microfs.BadRange) bool {
 }
 
 // mendStep is how much is written at once: many whole units.
-const mendStep = 1 << 20
+const repairStep = 1 << 20
 
 // write writes a part again, as far as there are sources of it.
-func (m *mender) write(fs *microfs.FS, v volume, d *damage) error {
+func (m *repairer) write(fs *microfs.FS, v volume, d *damage) error {
 	from := m.sources(v, d)
+	if m.levels.cfg.CopiesSync {
+		from = append(from, otherSide(fs, d.Ino))
+	}
 	if len(from) == 0 {
 		return errors.New("there is no copy of it")
 	}
 	var failed error
-	buf := make([]byte, min(d.Length, mendStep))
-	for off, end := d.Offset, d.Offset+d.Length; off < end; off += mendStep {
-		part := buf[:min(mendStep, end-off)]
+	buf := make([]byte, min(d.Length, repairStep))
+	for off, end := d.Offset, d.Offset+d.Length; off < end; off += repairStep {
+		part := buf[:min(repairStep, end-off)]
 		var err error
 		for _, read := range from {
 			e := read(part, off)
 			if e == nil {
-				e = fs.Mend(d.Ino, off, part)
+				e = fs.Repair(d.Ino, off, part)
 			}
 			if e == nil {
 				err = nil
@@ -130,26 +134,42 @@ func (m *mender) write(fs *microfs.FS, v volume, d *damage) error {
 type partReader func(b []byte, off int64) error
 
 // sources returns where the bytes of a damaged file may be, too. They are compared with its checksums before they are written.
-func (m *mender) sources(v volume, d *damage) (list []partReader) {
+func (m *repairer) sources(v volume, d *damage) (list []partReader) {
 	for _, s := range m.sets {
 		file := -1
 		if v.rank == parttable.Copies {
 			if file = s.CopyAt(v.target, d.Path); file >= 0 {
-				list = append(list, m.stored(&s.Files[file]))
+				list = append(list, s.AsCopied(v.target, file, m.stored(&s.Files[file])))
 			}
 		} else {
 			want := s.In(&drain.File{Rank: v.rank, Path: cmp.Or(d.File, d.Path)})
 			file = slices.IndexFunc(s.Files, func(f drain.File) bool { return s.In(&f) == want })
 		}
 		if file >= 0 {
-			list = append(list, func(b []byte, off int64) error { return m.levels.copies.ReadAt(s, file, b, off) })
+			var read partReader = func(b []byte, off int64) error { return m.levels.copies.ReadAt(s, file, b, off) }
+			if v.rank == parttable.Copies {
+				read = s.AsCopied(v.target, file, read)
+			}
+			list = append(list, read)
 		}
 	}
 	return list
 }
 
+// otherSide reads a file of which one side of a mirror is damaged.
+func otherSide(fs *microfs.FS, ino microfs.Ino) partReader {
+	return func(b []byte, off int64) error {
+		f, err := fs.OpenIno(ino, os.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		_, err = f.ReadAt([][]byte{b}, off)
+		return errors.Join(err, f.Close())
+	}
+}
+
 // stored reads a file of the store.
-func (m *mender) stored(f *drain.File) partReader {
+func (m *repairer) stored(f *drain.File) partReader {
 	return func(b []byte, off int64) error {
 		r, err := m.src.Open(f.Rank, f.Path)
 		if err != nil {

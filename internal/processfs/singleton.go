@@ -8,23 +8,23 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/internal/unionfs"
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
-// openAlone opens the solo partition, below which there are the files of all ranks. Where
-// nobody has written to it yet, reading finds an empty one and formats nothing.
-func (o *Opener) openAlone(p store.Place, opts store.Options) (*posixshim.Mount, error) {
+// openSingleton opens the singleton partition, below which there are the files of all ranks. Where
+// it was never written, reading finds an empty one and formats nothing.
+func (o *Opener) openSingleton(p store.Proc, opts store.Options) (*vfs.Mount, error) {
 	o.view()
 	opts.OnDivide = func() { o.noRanks.Store(false) }
 	part, err := o.openWaiting(p, opts)
-	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrNoSolo)) {
+	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrNoSingletonPartition)) {
 		o.noRanks.Store(errors.Is(err, parttable.ErrNoTable))
 		fs, err := store.Blank(context.Background(), o.Config)
 		if err != nil {
 			return nil, err
 		}
-		return &posixshim.Mount{FS: o.union(blank{posixshim.Microfs(fs), o.Config}), Close: fs.Unmount}, nil
+		return &vfs.Mount{FS: o.union(blank{vfs.Microfs(fs), o.Config}), Close: fs.Unmount}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -33,10 +33,10 @@ func (o *Opener) openAlone(p store.Place, opts store.Options) (*posixshim.Mount,
 	if part.Divided() { // perhaps before that
 		o.noRanks.Store(false)
 	}
-	return mountOf(part, o.union(posixshim.Microfs(part.FS)), opts), nil
+	return mountOf(part, o.union(vfs.Microfs(part.FS)), opts), nil
 }
 
-func (o *Opener) union(fs posixshim.FS) posixshim.FS {
+func (o *Opener) union(fs vfs.FS) vfs.FS {
 	return unionfs.New(fs, o.Config.Mount, o.layers)
 }
 
@@ -48,21 +48,21 @@ func (o *Opener) layers() ([]unionfs.Layer, error) {
 	views, err := o.views.Refresh(context.Background())
 	list := make([]unionfs.Layer, len(views))
 	for i, v := range views {
-		list[i] = unionfs.Layer{Rank: v.Rank, FS: posixshim.Microfs(v.FS), Mount: v.Mount}
+		list[i] = unionfs.Layer{Rank: v.Rank, FS: vfs.Microfs(v.FS), Mount: v.Mount}
 	}
 	return list, err
 }
 
-// blank is a solo partition that does not exist yet.
+// blank is a singleton partition that does not exist yet.
 type blank struct {
-	posixshim.FS
+	vfs.FS
 	cfg *config.Config
 }
 
 // StatFS tells how much could be written.
 func (b blank) StatFS() microfs.StatFS {
 	st := b.FS.StatFS()
-	if size, err := store.SoloSize(context.Background(), b.cfg); err == nil {
+	if size, err := store.SingletonSize(context.Background(), b.cfg); err == nil {
 		st.Hugeblock = b.cfg.Hugeblock
 		st.Blocks = microfs.Hugeblock(size / st.Hugeblock)
 		st.Free, st.Avail = st.Blocks, st.Blocks

@@ -9,14 +9,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ErrNotSame: bytes that were to replace damaged ones are not those that the file had.
+// ErrNotSame: the bytes that were to replace damaged ones are not those that the file had.
 var ErrNotSame = errors.New("these are not the bytes that were written")
 
-// Mend writes data, which was found elsewhere, to where the file has it on the device, after a [BadRange]. The file does not change: the bytes are compared
-// with its checksums before. The range begins with a unit, and ends with one or with what was written.
-//
-// ErrNotSame, ENOTSUP without checksums of data, EROFS, ENOENT, EINVAL for another range, or what the device says.
-func (fs *FS) Mend(ino Ino, off int64, data []byte) error {
+// Repair writes data to the hugeblocks of the file on the device, after a [BadRange]. The data
+// comes from another copy. Repair first compares it with the file's checksums, so the file does not
+// change. The range begins with a unit, and ends with a unit or at the end of the written data.
+func (fs *FS) Repair(ino Ino, off int64, data []byte) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
 	}
@@ -29,7 +28,7 @@ func (fs *FS) Mend(ino Ino, off int64, data []byte) error {
 		return fmt.Errorf("the store has no checksums to compare with: %w", syscall.ENOTSUP)
 	}
 	for pos := nvmf.Bytes(off); len(data) > 0; {
-		n, err := fs.mendPart(in, pos, data)
+		n, err := fs.repairPart(in, pos, data)
 		if err != nil {
 			return err
 		}
@@ -38,8 +37,8 @@ func (fs *FS) Mend(ino Ino, off int64, data []byte) error {
 	return nil
 }
 
-// mendPart is Mend as far as one extent goes, and returns how far that is.
-func (fs *FS) mendPart(in *inode, pos nvmf.Bytes, data []byte) (nvmf.Bytes, error) {
+// repairPart is Repair for one extent, and returns the end of the repaired part.
+func (fs *FS) repairPart(in *inode, pos nvmf.Bytes, data []byte) (nvmf.Bytes, error) {
 	g := fs.g
 	x, start := in.writtenFrom(g, pos)
 	if x == nil || start != pos || pos%g.unit != 0 {
@@ -56,7 +55,7 @@ func (fs *FS) mendPart(in *inode, pos nvmf.Bytes, data []byte) (nvmf.Bytes, erro
 			return 0, fmt.Errorf("bytes %d to %d: %w", pos+done, pos+done+nvmf.Bytes(len(unit))-1, ErrNotSame)
 		}
 	}
-	blocks := make([]byte, n.AlignUp(g.lba)) // behind what was written are zeros
+	blocks := make([]byte, n.AlignUp(g.lba)) // behind the written bytes are zeros
 	copy(blocks, data[:n])
 	return n, fs.transfer(nvmf.Write, g.lbaOf(g.dataOffset(x.phys)+at), blocks, true)
 }

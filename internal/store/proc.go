@@ -7,23 +7,25 @@ import (
 	"nvmecr/internal/parttable"
 )
 
-// A Place is which process of a parallel job this is.
-type Place struct {
+// A Proc is a process of a parallel job, as PMIx calls it: its rank, and the number of ranks.
+type Proc struct {
 	Rank, Size int
 	// From names where it was found: a variable, "MPI", or "" for a program
-	// that runs alone.
+	// without a launcher.
 	From string
 }
 
-// Alone reports whether this is no rank among several: a process that no launcher
-// started, or the only rank of its job. It writes the solo partition (see the
+// Singleton reports whether this is no rank among several, as MPI calls it: a process that no launcher
+// started, or the only rank of its job. It writes the singleton partition (see the
 // package comment).
-func (p Place) Alone() bool { return p.Size == 1 || p.Rank == parttable.Solo }
+func (p Proc) Singleton() bool {
+	return p.Size == 1 && p.Rank != parttable.Copies || p.Rank == parttable.Singleton
+}
 
-// Tree returns the name of the directory in which `nvmecr serve` exports what a process at this place has, and
-// the number by which inodes there are told from those of other places of the run (fuseview.Tree).
-func (p Place) Tree() (name string, number uint64) {
-	if p.Alone() {
+// Tree returns the name of the directory in which `nvmecr serve` exports the files of this process, and
+// the number by which inodes there are told from those of other processes of the run (fuseview.Tree).
+func (p Proc) Tree() (name string, number uint64) {
+	if p.Singleton() {
 		return "job", 1 << 20 // beyond ranks
 	}
 	return fmt.Sprintf("%dof%d", p.Rank, p.Size), uint64(p.Rank) + 1
@@ -32,8 +34,8 @@ func (p Place) Tree() (name string, number uint64) {
 // partitionName is how messages call the partition of a rank.
 func partitionName(rank int) string {
 	switch rank {
-	case parttable.Solo:
-		return "the solo partition"
+	case parttable.Singleton:
+		return "the singleton partition"
 	case parttable.Copies:
 		return "the copy area"
 	}
@@ -43,7 +45,7 @@ func partitionName(rank int) string {
 // launchers are the variables in which launchers tell a process its rank and
 // the number of ranks, most specific first: a launcher that starts its daemons
 // through another one leaves that one's variables in place. torchrun starts what it
-// starts itself, also as the task of another launcher. RANK alone is anybody's word:
+// starts itself, also as the task of another launcher. RANK alone is set by many programs:
 // it counts last, and with what goes with it.
 var launchers = []struct {
 	rank  string
@@ -66,11 +68,11 @@ func has(name string) func(getenv func(string) string) bool {
 	return func(getenv func(string) string) bool { return getenv(name) != "" }
 }
 
-// PlaceFromEnv finds the place in the environment of a launcher: mpirun of
+// ProcFromEnv finds the rank in the environment of a launcher: mpirun of
 // OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, Flux, jsrun, a Slurm step, torchrun and
 // others that set RANK, WORLD_SIZE and LOCAL_RANK as it does. Without one
 // it is rank 0 of 1. It fails when the variables make no sense.
-func PlaceFromEnv(getenv func(string) string) (Place, error) {
+func ProcFromEnv(getenv func(string) string) (Proc, error) {
 	for _, l := range launchers {
 		rank := getenv(l.rank)
 		if rank == "" || l.where != nil && !l.where(getenv) {
@@ -82,19 +84,19 @@ func PlaceFromEnv(getenv func(string) string) (Place, error) {
 			}
 		}
 	}
-	return Place{Rank: 0, Size: 1}, nil
+	return Proc{Rank: 0, Size: 1}, nil
 }
 
-func parsePlace(rankName, rank, sizeName, size string) (Place, error) {
+func parsePlace(rankName, rank, sizeName, size string) (Proc, error) {
 	n, err := strconv.ParseUint(size, 10, 31)
 	if err != nil || n == 0 {
-		return Place{}, fmt.Errorf("%s=%q is not a number of ranks", sizeName, size)
+		return Proc{}, fmt.Errorf("%s=%q is not a number of ranks", sizeName, size)
 	}
 	r, err := strconv.ParseUint(rank, 10, 31)
 	if err != nil || r >= n {
-		return Place{}, fmt.Errorf("%s=%q is not a rank of %s=%s", rankName, rank, sizeName, size)
+		return Proc{}, fmt.Errorf("%s=%q is not a rank of %s=%s", rankName, rank, sizeName, size)
 	}
-	return Place{Rank: int(r), Size: int(n), From: rankName}, nil
+	return Proc{Rank: int(r), Size: int(n), From: rankName}, nil
 }
 
 // inStep reports whether this is a task of a Slurm step. A batch script is not

@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+)
+
+// copies measures what copies in the background cost an application: second copies, and shards.
+func (g *goalRun) copies(ctx context.Context) error {
+	for _, how := range []struct {
+		copies  string
+		targets int
+	}{{"partner", 2}, {"rs:2+1", 3}} {
+		if err := g.copiesOf(ctx, how.copies, how.targets); err != nil {
+			return fmt.Errorf("copies %s: %w", how.copies, err)
+		}
+	}
+	return nil
+}
+
+// copiesOf measures one kind of copies. The targets have a core of their own, as in level2.
+func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err error) {
+	e := g.with(max(1, cores()-1))
+	var t *target
+	err = aside(func() (err error) {
+		memory := make([]string, targets+2) // two are for raw reads and writes
+		for i := range memory {
+			memory[i] = fmt.Sprintf("mem:%d", uint64(e.namespace(4*e.Size))) // half of it is for copies
+		}
+		t, err = e.startTarget(ctx, memory...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	for i, id := range t.ids {
+		e.progress("touching the targets' memory", i, len(t.ids))
+		if err := touch(ctx, id); err != nil {
+			return err
+		}
+	}
+	a, err := e.startApplication(ctx, t.ids[:targets], "view=job", "copies="+how)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+	l := e.levels(a, "")
+	if err := l.background(ctx, g); err != nil {
+		return err
+	}
+	return l.rebuilds(ctx, g, t.ids[targets:])
+}
+
+// rebuilds copies the last checkpoint back to the store, and beside that reads as much from a target and writes it to another one, each alone.
+func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.TransportID) error {
+	length := nvmf.Bytes(l.Ranks) * l.set.size
+	var rebuilt, raw stats.Sample
+	for round := range 1 + l.Rounds {
+		l.progress("copying a checkpoint back", round, 1+l.Rounds)
+		took, err := l.restore(ctx, "copies", l.Rounds)
+		if err != nil {
+			return err
+		}
+		alone := 0.0
+		for i, op := range []nvmf.Opcode{nvmf.Read, nvmf.Write} {
+			seconds, err := rawAt(ctx, targets[i], op, length)
+			if err != nil {
+				return err
+			}
+			alone += seconds
+		}
+		if round > 0 {
+			rebuilt, raw = append(rebuilt, took.Seconds()), append(raw, alone)
+		}
+	}
+	ratios, err := stats.Ratios(raw, rebuilt)
+	if err != nil {
+		return err
+	}
+	amount := float64(length / nvmf.MiB)
+	g.add(result.Goal{ // reads and writes overlap, so it is no ceiling
+		What: "a checkpoint that was " + l.verb() + " is copied back, beside reading one target and writing another one, each alone", Limit: rebuildRate, Unit: result.Ratio,
+		Measured: result.Interval(ratios), Beside: fmt.Sprintf("%s of %s", mibPerSecond.Format(result.Per(amount, rebuilt).Value), mibPerSecond.Full(result.Per(amount, raw).Value)),
+	})
+	return nil
+}
+
+// rawAt is rawSeconds on a target.
+func rawAt(ctx context.Context, id nvmf.TransportID, op nvmf.Opcode, length nvmf.Bytes) (seconds float64, err error) {
+	dev, err := dial.Open(ctx, id, dial.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	return rawSeconds(ctx, dev, op, length)
+}
+
+// copying returns the state of a process that copies to other targets. Its copying threads have
+// the policy SCHED_IDLE.
+func (d *drain) copying() drainState {
+	if bytes.Contains(d.said.bytes(), []byte("copied to other targets")) {
+		return drainedWhole
+	}
+	if _, idle, err := processorTime(d.cmd.Process.Pid); err == nil && idle > 0 {
+		return drainedHalf
+	}
+	return drainedNot
+}
+
+// output collects the output of a running process.
+type output struct {
+	mu  sync.Mutex // guards all
+	all bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.Write(b)
+}
+
+func (o *output) bytes() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.Clone(o.all.Bytes())
+}

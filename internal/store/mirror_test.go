@@ -1,0 +1,303 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/mirror"
+	"nvmecr/nvmf/target"
+)
+
+// TestPartners: each target is mirrored once, in another failure domain.
+func TestPartners(t *testing.T) {
+	for _, test := range []struct {
+		addresses string
+		want      []int // nil: refused
+	}{
+		{"a b", []int{1, 0}},
+		{"a a", []int{1, 0}},
+		{"a b c", []int{1, 2, 0}},
+		{"a a b b", []int{2, 3, 0, 1}},
+		{"a b a b", []int{1, 2, 3, 0}},
+		{"a a b c", []int{2, 3, 0, 1}},
+		{"a a b", nil},
+		{"a", nil},
+		{"", nil},
+	} {
+		var targets []nvmf.TransportID
+		for i, a := range strings.Fields(test.addresses) {
+			targets = append(targets, nvmf.TransportID{Address: a, NSID: uint32(i)})
+		}
+		got, err := partners(targets)
+		if test.want == nil {
+			assert.Error(t, err, test.addresses)
+			continue
+		}
+		require.NoError(t, err, test.addresses)
+		all, domains := slices.Clone(got), Domains(targets)
+		slices.Sort(all)
+		for i, p := range got {
+			assert.Equal(t, i, all[i], test.addresses)
+			assert.NotEqual(t, domains[i], domains[p], test.addresses)
+		}
+		if test.want != nil && test.addresses != "a b a b" {
+			assert.Equal(t, test.want, got, test.addresses)
+		}
+	}
+}
+
+// served is a target that can be lost.
+type served struct {
+	t    *testing.T
+	id   nvmf.TransportID
+	stop func()
+}
+
+// serve starts a target with a namespace, at the address of the one before if there is one.
+func serve(t *testing.T, number int, memory target.Backing) *served {
+	return serveAt(t, "127.0.0.1:0", number, memory)
+}
+
+func serveAt(t *testing.T, address string, number int, memory target.Backing) *served {
+	nqn := fmt.Sprintf("nqn.2014-08.org.example:mirror%d", number)
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{Backing: memory}}}}})
+	require.NoError(t, err)
+	addr, err := tgt.Listen(address)
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(addr.String())
+	require.NoError(t, err)
+	cfg := config.Default()
+	require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:1"))
+	s := &served{t: t, id: cfg.Targets[0]}
+	s.stop = sync.OnceFunc(func() { assert.NoError(t, tgt.Close(ctx)) })
+	t.Cleanup(s.stop)
+	return s
+}
+
+func blankMemory(t *testing.T) target.Backing {
+	memory, err := target.NewMemory(64*nvmf.MiB, 4*nvmf.KiB)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, memory.Close()) })
+	return outlasting{memory}
+}
+
+// outlasting is what a namespace holds, beyond its target.
+type outlasting struct{ target.Backing }
+
+func (outlasting) Close() error { return nil }
+
+// mirrored is a run of a store on two targets.
+type mirrored struct {
+	t     *testing.T
+	cfg   *config.Config
+	lease *Lease
+	ranks []*Partition
+	said  strings.Builder
+	mu    sync.Mutex
+}
+
+func (m *mirrored) say(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fmt.Fprintf(&m.said, format+"\n", args...)
+}
+
+func startMirrored(t *testing.T, targets ...*served) *mirrored {
+	m := &mirrored{t: t, cfg: mirrorConfig(t, targets...)}
+	var err error
+	m.lease, err = takeLease(ctx, m.cfg, m.say, quick)
+	require.NoError(t, err)
+	for r := range 2 {
+		p, err := Open(ctx, m.cfg, Proc{Rank: r, Size: 2}, Options{})
+		require.NoError(t, err)
+		m.ranks = append(m.ranks, p)
+	}
+	return m
+}
+
+func mirrorConfig(t *testing.T, targets ...*served) *config.Config {
+	cfg := config.Default()
+	cfg.View, cfg.CopiesSync, cfg.Timeout = config.ViewRank, true, 8*time.Second
+	for _, s := range targets {
+		cfg.Targets = append(cfg.Targets, s.id)
+	}
+	var err error
+	cfg.Run, err = NewRun(cfg.Run)
+	require.NoError(t, err)
+	return cfg
+}
+
+func (m *mirrored) write(name string) {
+	for r, p := range m.ranks {
+		require.NoError(m.t, writeFile(p.FS, name, mirroredContent(r, name)))
+	}
+}
+
+func (m *mirrored) check(names ...string) {
+	for r, p := range m.ranks {
+		for _, name := range names {
+			require.True(m.t, bytes.Equal(mirroredContent(r, name), contentOf(m.t, p.FS, name)), "rank %d: %s", r, name)
+		}
+	}
+}
+
+func mirroredContent(r int, name string) []byte { return bytes.Repeat([]byte(name), 20000+r) }
+
+func (m *mirrored) end() {
+	for _, p := range m.ranks {
+		require.NoError(m.t, p.Close())
+	}
+	m.lease.End()
+}
+
+// TestMirror loses either target in the middle of a run, goes on without it, gets another one in its place, and loses the one that was left.
+func TestMirror(t *testing.T) {
+	for lost := range 2 {
+		t.Run(fmt.Sprint("target ", lost), func(t *testing.T) {
+			t.Parallel()
+			left := 1 - lost
+			memory := []target.Backing{blankMemory(t), blankMemory(t)}
+			targets := []*served{serve(t, 0, memory[0]), serve(t, 1, memory[1])}
+
+			run := startMirrored(t, targets...)
+			run.write("before")
+			require.Empty(t, degradedOf(run.lease))
+			reader, err := Open(ctx, run.cfg, Proc{Rank: lost, Size: 2}, Options{ReadOnly: true})
+			require.NoError(t, err)
+			targets[lost].stop()
+			run.write("after")
+			run.check("before", "after")
+			require.False(t, reader.Current())
+			require.NoError(t, reader.Close())
+			require.Eventually(t, func() bool { return len(degradedOf(run.lease)) == 1 }, hang, 10*time.Millisecond)
+			assert.Equal(t, []nvmf.TransportID{targets[lost].id}, degradedOf(run.lease))
+			_, since := run.lease.Degraded()
+			run.end()
+			require.Equal(t, 1, strings.Count(run.said.String(), "is lost"), run.said.String())
+
+			// Without it.
+			run = startMirrored(t, targets...)
+			run.check("before", "after")
+			run.write("without")
+			run.end()
+			degraded, recorded, err := DegradedMirrors(ctx, run.cfg)
+			require.NoError(t, err)
+			assert.Equal(t, []nvmf.TransportID{targets[lost].id}, degraded)
+			assert.True(t, since.Equal(recorded), "since %v, and recorded is %v", since, recorded)
+			require.Contains(t, run.said.String(), "goes on without it")
+
+			// What it had is behind: it gets what it lacks.
+			targets[lost] = serve(t, lost, memory[lost])
+			run = startMirrored(t, targets...)
+			for _, s := range []int{lost, left} { // each target is in two mirrors
+				assert.Equal(t, 1, strings.Count(run.said.String(), fmt.Sprintf("the mirror of target %s on target %s is complete again: ", targets[s].id, targets[1-s].id)), run.said.String())
+			}
+			run.check("before", "after", "without")
+			run.write("again")
+			run.end()
+
+			// Lost for good, and so is the other one then.
+			for _, s := range []int{lost, left} {
+				targets[s].stop()
+				_, err := takeLease(ctx, mirrorConfig(t, targets...), run.say, quick)
+				require.ErrorIs(t, err, mirror.ErrAway)
+				targets[s] = serve(t, s, blankMemory(t))
+				run = startMirrored(t, targets...)
+				run.check("before", "after", "without", "again")
+				run.end()
+			}
+			degraded, recorded, err = DegradedMirrors(ctx, run.cfg)
+			require.NoError(t, err)
+			require.Empty(t, degraded)
+			require.Zero(t, recorded)
+			n, err := Release(ctx, run.cfg)
+			require.NoError(t, err)
+			require.Equal(t, 2, n)
+		})
+	}
+}
+
+// TestMirrorOutdated: a target that is back while the job runs is told that it is behind. When the other one is lost then, and replaced, the start is refused.
+func TestMirrorOutdated(t *testing.T) {
+	t.Parallel()
+	memory := blankMemory(t)
+	targets := []*served{serve(t, 0, memory), serve(t, 1, blankMemory(t))}
+	run := startMirrored(t, targets...)
+	run.write("before")
+	targets[0].stop()
+	run.write("after")
+	targets[0] = serveAt(t, net.JoinHostPort(targets[0].id.Address, targets[0].id.Service), 0, memory)
+	require.Eventually(t, func() bool {
+		run.mu.Lock()
+		defer run.mu.Unlock()
+		return strings.Contains(run.said.String(), "is back")
+	}, hang, 10*time.Millisecond)
+	run.check("before", "after")
+	run.end()
+
+	targets[1].stop()
+	targets[1] = serve(t, 1, blankMemory(t))
+	_, err := takeLease(ctx, mirrorConfig(t, targets...), run.say, quick)
+	require.ErrorIs(t, err, mirror.ErrStale)
+
+	cfg := mirrorConfig(t, targets...)
+	cfg.Fresh, cfg.Takeover = true, true // the record of the first run, whose process lives, is on that side
+	lease, err := takeLease(ctx, cfg, run.say, quick)
+	require.NoError(t, err)
+	require.NoError(t, Reset(ctx, cfg))
+	lease.End()
+	run = startMirrored(t, targets...)
+	run.write("anew")
+	run.end()
+	require.Empty(t, degradedOf(run.lease))
+}
+
+func degradedOf(l *Lease) []nvmf.TransportID {
+	lost, _ := l.Degraded()
+	return lost
+}
+
+// TestMirrorFixed: a mirrored store is not opened as one that is not, nor the other way round.
+func TestMirrorFixed(t *testing.T) {
+	t.Parallel()
+	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}
+	startMirrored(t, targets...).end()
+	cfg := mirrorConfig(t, targets...)
+	cfg.CopiesSync = false
+	_, err := takeLease(ctx, cfg, t.Logf, quick)
+	require.ErrorIs(t, err, parttable.ErrOtherMirror)
+
+	cfg.Fresh = true
+	require.NoError(t, Reset(ctx, cfg))
+	cfg.Fresh = false
+	p, err := Open(ctx, cfg, Proc{Rank: 0, Size: 2}, Options{})
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	_, err = takeLease(ctx, mirrorConfig(t, targets...), t.Logf, quick)
+	require.ErrorIs(t, err, parttable.ErrOtherMirror)
+}
+
+// TestMirrorForeign: a namespace in the place of a lost one is not written to if it holds something else.
+func TestMirrorForeign(t *testing.T) {
+	t.Parallel()
+	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}
+	startMirrored(t, targets...).end()
+	other := blankMemory(t)
+	foreign := bytes.Repeat([]byte{1}, 4096)
+	require.NoError(t, other.WriteAt(foreign, 0))
+	targets[1] = serve(t, 1, other)
+	_, err := takeLease(ctx, mirrorConfig(t, targets...), t.Logf, quick)
+	require.ErrorIs(t, err, parttable.ErrForeign)
+}

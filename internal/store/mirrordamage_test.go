@@ -1,0 +1,102 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/target"
+)
+
+// TestMirrorDamage: what is damaged on one side is read from the other one, verification finds it on either, and a repair writes both.
+func TestMirrorDamage(t *testing.T) {
+	t.Parallel()
+	const unit = 32 * int64(nvmf.KiB)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random, data := rand.New(rand.NewPCG(seed, 0)), make([]byte, 200_000)
+	for i := range data {
+		data[i] = byte(random.Uint32())
+	}
+	memory := []target.Backing{blankMemory(t), blankMemory(t)}
+	targets := []*served{serve(t, 0, memory[0]), serve(t, 1, memory[1])}
+	run := startMirrored(t, targets...)
+	require.NoError(t, writeFile(run.ranks[0].FS, "file", data))
+	run.end()
+	spoil := func(side int, at int64) { flip(t, memory[side], data[at:][:64]) }
+	spoil(0, unit+100)
+	spoil(0, 6*unit)
+	spoil(0, 4*unit)
+	spoil(1, 2*unit+50)
+	assert.Equal(t, []place{{0, unit}, {0, 4 * unit}, {0, 6 * unit}, {1, 2 * unit}}, damagedPlaces(t, run.cfg))
+
+	run = startMirrored(t, targets...)
+	fs := run.ranks[0].FS
+	require.True(t, bytes.Equal(data, contentOf(t, fs, "file")))
+	f, err := fs.Open(microfs.RootIno, "file", os.O_RDWR, 0)
+	require.NoError(t, err)
+	b := make([]byte, 200) // a part of two units
+	for _, at := range []int64{unit - 100, 2*unit - 100, int64(len(data)) - 200} {
+		n, err := f.ReadAt([][]byte{b[:70], b[70:]}, at)
+		require.NoError(t, err)
+		require.Equal(t, data[at:][:n], b[:n], "at %d", at)
+	}
+	data[4*unit+1]++ // the rest of the unit is read
+	_, err = f.WriteAt([][]byte{data[4*unit+1:][:1]}, 4*unit+1)
+	require.NoError(t, err)
+	for _, at := range []int64{unit, 2 * unit, 6 * unit} {
+		require.NoError(t, fs.Repair(f.Ino(), at, data[at:min(at+unit, int64(len(data)))]))
+	}
+	require.NoError(t, f.Close())
+	require.True(t, bytes.Equal(data, contentOf(t, fs, "file")))
+	run.end()
+	require.Empty(t, damagedPlaces(t, run.cfg))
+
+	spoil(0, unit)
+	spoil(1, unit)
+	p, err := Open(ctx, run.cfg, Proc{Rank: 0, Size: 2}, Options{ReadOnly: true})
+	require.NoError(t, err)
+	f, err = p.FS.Open(microfs.RootIno, "file", os.O_RDONLY, 0)
+	require.NoError(t, err)
+	_, err = f.ReadAt([][]byte{b}, unit)
+	require.ErrorAs(t, err, new(*microfs.DamageError), "of both sides")
+	require.NoError(t, p.Close())
+}
+
+// flip changes a bit of what a namespace has.
+func flip(t *testing.T, memory target.Backing, what []byte) {
+	all := make([]byte, 64*nvmf.MiB)
+	require.NoError(t, memory.ReadAt(all, 0))
+	at := bytes.Index(all, what)
+	require.Positive(t, at)
+	require.NoError(t, memory.WriteAt([]byte{what[0] ^ 1}, int64(at)))
+}
+
+// A place is damaged: on which target, and where in the file.
+type place struct {
+	target int
+	offset int64
+}
+
+func damagedPlaces(t *testing.T, cfg *config.Config) (list []place) {
+	r, err := Verify(ctx, cfg, Proc{Rank: 0, Size: 2}, VerifyOptions{})
+	require.NoError(t, err)
+	for _, b := range r.Bad {
+		var side *SideError
+		require.True(t, errors.As(b.Cause, &side), b.Cause)
+		for i, id := range cfg.Targets {
+			if id == side.Target {
+				list = append(list, place{i, b.Offset})
+			}
+		}
+	}
+	return list
+}
