@@ -34,7 +34,7 @@ func newReport() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "report [flags]",
-		Short: "Run all of them and write a page with what came out",
+		Short: "Run all experiments and write a page with the results",
 		Long: `Runs all experiments, as thoroughly as the time stated allows, and writes
 report.html, one page with plots that needs nothing beside itself, report.md with
 its pictures under plots, the tables as CSV under tables, and report.json. They are written after each
