@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,14 +17,14 @@ type file struct {
 	node
 	in                       *inode
 	readable, writable, sync bool
-	closed                   bool // guarded by in.mu
+	closed                   atomic.Bool // set with in.mu held alone
 }
 
 var _ vfs.File = (*file)(nil)
 
 // use fails if the file is closed. The caller holds in.mu.
 func (f *file) use() error {
-	if f.closed {
+	if f.closed.Load() {
 		return syscall.EBADF
 	}
 	return nil
@@ -31,7 +32,7 @@ func (f *file) use() error {
 
 // lock locks in.mu for a call on the file. The caller unlocks it.
 func (f *file) lock() (*inode, error) {
-	f.in.mu.Lock()
+	f.in.lock()
 	err := f.use()
 	if err != nil {
 		f.in.mu.Unlock()
@@ -234,7 +235,7 @@ func (f *file) Close() error {
 
 // close is Close for a caller that holds in.mu alone.
 func (f *file) close() error {
-	f.closed = true
+	f.closed.Store(true)
 	err := f.in.finish(f.writable)
 	if f.fs.leave(f.in) {
 		f.in.closeSources()

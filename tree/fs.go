@@ -151,7 +151,7 @@ func (fs *FS) opened(answer *wire.File, path string, flags int) (vfs.File, error
 	}
 	in, others := fs.take(answer, path)
 	f.in = in
-	in.mu.Lock()
+	in.lock()
 	defer in.mu.Unlock()
 	if f.writable {
 		in.writers++
@@ -243,7 +243,7 @@ func (fs *FS) publishAll() error {
 func (fs *FS) Sync() error {
 	errs := []error{fs.publishAll()}
 	for _, in := range fs.open() {
-		in.mu.Lock()
+		in.lock()
 		errs = append(errs, in.refresh(), in.settle())
 		in.mu.Unlock()
 	}

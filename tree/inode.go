@@ -38,12 +38,28 @@ type inode struct {
 	// reserved is where the space ends that the index has given for appends of which something is not published.
 	reserved int64
 
+	// direct is a part of the file that is read without mu. It is stored under mu shared while the file has no writers, and
+	// removed by everyone who locks mu alone, so before anything of the layout changes.
+	direct atomic.Pointer[direct]
+
 	copied   atomic.Bool // it is read from its copy, since a target was lost
 	toldCopy atomic.Bool
 
 	noting  sync.Mutex // taken behind mu
 	written spans      // in the shard, and not published; empty where there is no shard
 	touched time.Time  // the time of modification that was set since the last write; zero if none was
+}
+
+// A direct part of a file is in one shard.
+type direct struct {
+	span
+	shard *microfs.File
+}
+
+// lock locks mu alone.
+func (in *inode) lock() {
+	in.mu.Lock()
+	in.direct.Store(nil)
 }
 
 func newInode(fs *FS, id identity, path string, answer *wire.File) *inode {
@@ -175,7 +191,7 @@ func (in *inode) closeShard() error {
 
 // lockAndCloseShard is closeShard for a caller that does not hold in.mu.
 func (in *inode) lockAndCloseShard() error {
-	in.mu.Lock()
+	in.lock()
 	defer in.mu.Unlock()
 	return in.closeShard()
 }

@@ -43,7 +43,7 @@ func (n *node) Conflict(whole bool, want vfs.Held) (vfs.Held, int, error) {
 // it has one: what was written under the last one is seen. What cannot be published stays to be published, and is no reason to keep a lock.
 func (f *file) Lock(whole bool, start, end int64, hold []vfs.Held) error {
 	in := f.in
-	in.mu.Lock()
+	in.lock()
 	defer in.mu.Unlock()
 	published := in.publish()
 	if len(hold) == 0 {

@@ -137,7 +137,7 @@ func (fs *FS) Truncate(dir microfs.Ino, path string, size int64) error {
 	if in == nil {
 		return nil
 	}
-	in.mu.Lock()
+	in.lock()
 	defer in.mu.Unlock()
 	if err := in.refresh(); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 // lockAndPublish is publish for a caller that does not hold in.mu.
 func (in *inode) lockAndPublish() error {
-	in.mu.Lock()
+	in.lock()
 	defer in.mu.Unlock()
 	return in.publish()
 }

@@ -24,6 +24,9 @@ func (f *file) ReadAt(bufs [][]byte, off int64) (int, error) {
 			return n, nil
 		}
 	}
+	if n, ok := f.readDirect(bufs, off); ok {
+		return n, nil
+	}
 	for try := 1; ; try++ {
 		n, err := f.readOnce(bufs, off)
 		switch {
@@ -43,15 +46,44 @@ const (
 	pause = 5 * time.Millisecond
 )
 
+// readDirect reads from the direct part of the file if that has all of it. The shard may be closed meanwhile: then it says so, as does a file
+// that another one has replaced, and readOnce finds out.
+func (f *file) readDirect(bufs [][]byte, off int64) (int, bool) {
+	d := f.in.direct.Load()
+	if d == nil || off < d.off {
+		return 0, false
+	}
+	want := total(bufs)
+	if want > d.end-off || f.closed.Load() {
+		return 0, false
+	}
+	n, err := d.shard.ReadAt(bufs, off)
+	return n, err == nil && int64(n) == want
+}
+
+// A part of a file becomes direct if it is worth this many reads.
+const worthDirect = 8
+
+// makeDirect makes what follows the piece p in its shard direct. The caller holds in.mu.
+func (in *inode) makeDirect(p piece, shard *microfs.File) {
+	if in.writers > 0 {
+		return
+	}
+	if all := in.piece(p.off, in.size()); (all.end-p.off)/worthDirect >= p.end-p.off {
+		in.direct.Store(&direct{all.span, shard})
+	}
+}
+
 // readOnce reads from the shard that has all of it, as is usual, if it is open.
 func (f *file) readOnce(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()
 	n := total(bufs)
 	end := min(in.size(), off+n)
-	if p := in.piece(off, end); p.end == off+n && p.from.kind == wire.Mapped && !f.closed {
+	if p := in.piece(off, end); p.end == off+n && p.from.kind == wire.Mapped && !f.closed.Load() {
 		if shard := in.has(p.from); shard != nil {
 			defer in.mu.RUnlock()
+			in.makeDirect(p, shard)
 			return in.readShard(shard, bufs, p)
 		}
 	}
@@ -64,9 +96,9 @@ func (f *file) readParts(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()
 	end := min(in.size(), off+total(bufs))
-	if f.closed || in.prepared(off, end) {
+	if f.closed.Load() || in.prepared(off, end) {
 		defer in.mu.RUnlock()
-		if f.closed {
+		if f.closed.Load() {
 			return 0, syscall.EBADF
 		}
 		return in.read(bufs, off, end)
@@ -129,7 +161,7 @@ func transient(err error) bool {
 
 // distrust makes the next read look at everything again.
 func (in *inode) distrust() {
-	in.mu.Lock()
+	in.lock()
 	defer in.mu.Unlock()
 	if err := in.refresh(); err != nil {
 		in.asked = time.Now() // the partitions at least

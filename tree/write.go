@@ -41,7 +41,7 @@ func (f *file) WriteAt(bufs [][]byte, off int64) (int, error) {
 func (f *file) writeShard(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()
-	for in.shard == nil && !f.closed {
+	for in.shard == nil && !f.closed.Load() {
 		in.mu.RUnlock()
 		if err := f.makeShard(); err != nil {
 			return 0, err

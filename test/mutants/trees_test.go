@@ -6,6 +6,15 @@ var editsOfTrees = []edit{
 	{"tree: others' mounts are never looked at again", "tree/source.go",
 		`s.since.Before(in.asked)`, `s.since.IsZero()`,
 		"TestOthers", ""},
+	{"tree: bytes are read where they were before a change", "tree/inode.go",
+		`	in.direct.Store(nil)
+`, ``,
+		"TestDirect", ""},
+	{"tree: bytes are read where they were before this process wrote them", "tree/read.go",
+		`in.writers > 0 {
+		return`, `false {
+		return`,
+		"TestDirect", ""},
 	{"tree: an append goes where a killed index had space", "tree/write.go",
 		`n > 0 && !f.fs.client.still(r.by, r.asked)`, `false`,
 		"TestAppendThroughAKill", ""},
