@@ -274,7 +274,8 @@ func (o *restoreOptions) write(ctx context.Context, files vfs.FS, from origin, m
 			return fmt.Errorf("%s: %w", set.Files[i].Path, err)
 		}
 		open = append(open, f)
-		if err := from.get(ctx, set, i, storeWriter{f}, drain.Options{}); err != nil {
+		to := writeBehind(storeWriter{f}, set.Files[i].Size)
+		if err := errors.Join(from.get(ctx, set, i, to, drain.Options{}), to.Close()); err != nil {
 			return err
 		}
 		at := microfs.SetAttr{Atime: &set.Files[i].Modified, Mtime: &set.Files[i].Modified}
