@@ -393,3 +393,23 @@ func TestUndecided(t *testing.T) {
 		}
 	}
 }
+
+// TestJoin: one pattern for what the patterns of one series match.
+func TestJoin(t *testing.T) {
+	for _, c := range [][3]string{
+		{"ck.{step}.0", "ck.{step}.0", "ck.{step}.0"},
+		{"ck.{step}.0", "ck.{step}.*", "ck.{step}.*"},
+		{"ck.{step}.*", "ck.{step}", "ck.{step}*"},
+		{"ck.{step}/a", "ck.{step}/b/c", "ck.{step}/**"},
+		{"ck.{step}/**", "ck.{step}.0", "ck.{step}**"},
+		{"ck.{step}**", "ck.{step}.0", "ck.{step}**"},
+		{"{name}.pt", "{name}.pt", "{name}.pt"},
+	} {
+		a, b, want := c[0], c[1], c[2]
+		require.Equal(t, Stem(a), Stem(b))
+		assert.Equal(t, want, Join(a, b))
+		assert.Equal(t, want, Join(b, a))
+	}
+	assert.NotEqual(t, Stem("{name}.pt"), Stem("{name}.h5"))
+	assert.NotEqual(t, Stem("{step}.pt"), Stem("{name}.pt"))
+}

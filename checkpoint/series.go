@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -243,29 +244,42 @@ func (c *collector) add(f File, at span, rank []bool) {
 }
 
 // tail returns a pattern of the parts of paths behind the steps.
-func (c *collector) tail() string {
-	if len(c.ends) == 1 {
-		for end := range c.ends {
-			return end
-		}
+func (c *collector) tail() string { return tailOf(slices.Collect(maps.Keys(c.ends))) }
+
+// tailOf returns a pattern that matches all of some patterns, each of a part of a path behind the step.
+func tailOf(ends []string) string {
+	if len(ends) == 1 {
+		return ends[0]
 	}
 	all := func(check func(end string) bool) bool {
-		for end := range c.ends {
-			if !check(end) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(ends, func(end string) bool { return !check(end) })
 	}
 	switch {
 	case all(func(end string) bool { return strings.HasPrefix(end, "/") }):
 		return "/**"
-	case !all(func(end string) bool { return !strings.Contains(end, "/") }):
+	case !all(func(end string) bool { return !strings.Contains(end, "/") && !strings.Contains(end, "**") }):
 		return "**"
 	case all(func(end string) bool { return strings.HasPrefix(end, ".") }):
 		return ".*"
 	}
 	return "*"
+}
+
+// Stem returns what the patterns of one series have in common: what is before {step}. What is behind it depends on the
+// files that there are. For a pattern with {name} Stem returns the pattern.
+func Stem(pattern string) string {
+	stem, _, _ := strings.Cut(pattern, stepPlace)
+	return stem
+}
+
+// Join returns a pattern that matches all that two patterns of one Stem match.
+func Join(a, b string) string {
+	stem, endA, ok := strings.Cut(a, stepPlace)
+	_, endB, _ := strings.Cut(b, stepPlace)
+	if !ok || endA == endB {
+		return a
+	}
+	return stem + stepPlace + tailOf([]string{endA, endB})
 }
 
 // series returns the sets in order, each with its missing parts.

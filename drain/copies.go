@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"nvmecr/checkpoint"
 	"nvmecr/internal/crc64"
 )
 
@@ -107,7 +108,7 @@ func (s *Set) hasPart(p *Set) bool {
 	if s.Code != (Code{}) && !s.sameFiles(p) { // shards of other bytes do not go together
 		return false
 	}
-	return s.sameAs(p) && s.Code == p.Code && slices.Equal(s.Parts, p.Parts) && s.Division == p.Division && len(s.Files)+len(s.Rest) == len(p.Files)+len(p.Rest)
+	return s.sameAs(p) && s.Code == p.Code && slices.Equal(s.Parts, p.Parts) && s.Division == p.Division
 }
 
 func (s *Set) addPart(p part) {
@@ -316,7 +317,7 @@ func (c *Copies) makeSpace(targets []int, next *Set, full error) error {
 	return nil
 }
 
-// relabel changes the list of the other parts in a part's manifest. Its data stays: it may be the only copy.
+// relabel changes the list of the other parts, and the pattern, in a part's manifest. Its data stays: it may be the only copy.
 func (l *Level) relabel(have, want *Set, o Options) error {
 	root, err := l.root.Sub(filepath.Base(have.Dir))
 	if err != nil {
@@ -324,6 +325,7 @@ func (l *Level) relabel(have, want *Set, o Options) error {
 	}
 	s := *have
 	s.Parts, s.Rest, s.Division = want.Parts, want.Rest, want.Division
+	s.Pattern, s.Name = want.Pattern, want.Name // another pattern may have found it
 	p := &partial{root: root, set: &s, o: &o}
 	return errors.Join(p.writeManifest(), root.Close())
 }
@@ -340,22 +342,22 @@ func (c *Copies) oldest(targets []int, next *Set) (old *Set, err error) {
 	stays := map[string]*Set{}
 	for i := range sets {
 		s := &sets[i]
-		if have := stays[s.Pattern]; have == nil || s.Protected() || !have.Protected() {
-			stays[s.Pattern] = s
+		if have := stays[checkpoint.Stem(s.Pattern)]; have == nil || s.Protected() || !have.Protected() {
+			stays[checkpoint.Stem(s.Pattern)] = s
 		}
 	}
 	for i := range sets {
 		s := &sets[i]
-		if s != stays[s.Pattern] && slices.ContainsFunc(s.present, func(p part) bool { return slices.Contains(targets, p.target) }) {
+		if s != stays[checkpoint.Stem(s.Pattern)] && slices.ContainsFunc(s.present, func(p part) bool { return slices.Contains(targets, p.target) }) {
 			return s, err
 		}
 	}
 	return nil, err
 }
 
-// sameAs reports whether two sets, or parts of sets, are of one checkpoint.
+// sameAs reports whether two sets, or parts of sets, are of one checkpoint. Their patterns may differ behind the step.
 func (s *Set) sameAs(o *Set) bool {
-	return s.Pattern == o.Pattern && s.Name == o.Name && s.Ended.Equal(o.Ended)
+	return checkpoint.Stem(s.Pattern) == checkpoint.Stem(o.Pattern) && s.Name == o.Name && s.Ended.Equal(o.Ended) && len(s.Files)+len(s.Rest) == len(o.Files)+len(o.Rest)
 }
 
 // removeStalePartials removes incomplete sets, except that of the next one, which continues there.

@@ -431,7 +431,7 @@ func TestMergeCopies(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			sets, err := fleet.mount(t, true, c.without...).Sets()
 			require.NoError(t, err)
-			merged := Merge(stored(c.edit), sets, nil, "")
+			merged := Merge(stored(c.edit), nil, sets, nil, "")
 			require.Len(t, merged, 1)
 			require.Len(t, merged[0].Checkpoints, c.sets)
 			got := &merged[0].Checkpoints[c.sets-1]
@@ -443,19 +443,127 @@ func TestMergeCopies(t *testing.T) {
 	}
 }
 
-// TestMergeCopiesElsewhere: what is left of a checkpoint counts, too, where its names fit another pattern without those that are lost.
-func TestMergeCopiesElsewhere(t *testing.T) {
+// TestMergeElsewhere: what the store has of a checkpoint counts, too, where its names fit another pattern without those that are lost. What it has of
+// other content is named: it would be lost if the checkpoint were copied back.
+func TestMergeElsewhere(t *testing.T) {
 	s, m, _ := ofRanks(t, "400", 3, 10)
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
 	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{})
 	require.NoError(t, err)
-	sets, err := fleet.mount(t, true, "b").Sets()
+	copies, err := fleet.mount(t, true, "b").Sets()
 	require.NoError(t, err)
-	left := slices.DeleteFunc(s.asFiles(), func(f checkpoint.File) bool { return f.Path == "/melt.400.1" })
-	merged := Merge([]checkpoint.Series{{Pattern: "melt.{step}.0", Sets: []checkpoint.Set{{Name: s.Name, Files: left}}}}, sets, nil, "")
-	require.Len(t, merged, 2)
-	got := &merged[0].Checkpoints[0]
-	require.Equal(t, s.Pattern, merged[0].Pattern)
-	assert.Len(t, got.Need, 1)
-	assert.True(t, got.Complete() && got.Recoverable())
+	for _, c := range []struct {
+		name     string
+		pattern  string // of what the store has, or "" if it fits none
+		edit     func(f *checkpoint.File) bool
+		need     int
+		inStore  bool
+		replaced int
+	}{
+		{"one is lost", "melt.4*.{step}", func(f *checkpoint.File) bool { return f.Path != "/melt.400.1" }, 1, false, 0},
+		{"all are there", "melt.4*.{step}", func(*checkpoint.File) bool { return true }, 0, true, 0},
+		{"all are there, without a number", "", func(*checkpoint.File) bool { return true }, 0, true, 0},
+		{"one was written again", "melt.4*.{step}", func(f *checkpoint.File) bool {
+			if f.Path == "/melt.400.1" {
+				f.Size++
+			}
+			return true
+		}, 4, false, 1},
+		{"one was written again, without a number", "", func(f *checkpoint.File) bool {
+			f.Modified = f.Modified.Add(1)
+			return f.Path == "/melt.400.1"
+		}, 4, false, 1},
+		{"one is being written", "melt.4*.{step}", func(f *checkpoint.File) bool {
+			f.Closed = f.Path != "/melt.400.1"
+			return true
+		}, 1, false, 0},
+		{"one of the series was written again", s.Pattern, func(f *checkpoint.File) bool {
+			f.Modified = f.Modified.Add(1)
+			return true
+		}, 4, false, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var files []checkpoint.File
+			for _, f := range s.asFiles() {
+				if c.edit(&f) {
+					files = append(files, f)
+				}
+			}
+			var list []checkpoint.Series
+			if c.pattern != "" {
+				list = []checkpoint.Series{{Pattern: c.pattern, Sets: []checkpoint.Set{{Name: s.Name, Files: files}}}}
+			}
+			find := func(merged []Series, level func(*Checkpoint) *Set) *Checkpoint {
+				for _, series := range merged {
+					for i := range series.Checkpoints {
+						if series.Pattern == s.Pattern && level(&series.Checkpoints[i]) != nil {
+							return &series.Checkpoints[i]
+						}
+					}
+				}
+				return nil
+			}
+			got := find(Merge(list, files, copies, nil, ""), func(c *Checkpoint) *Set { return c.Copied })
+			require.NotNil(t, got)
+			assert.Len(t, got.Need, c.need)
+			assert.Equal(t, c.inStore, got.InStore())
+			assert.Len(t, got.Replaced, c.replaced)
+			if c.need == 1 {
+				assert.True(t, got.Complete() && got.Recoverable())
+			}
+			got = find(Merge(list, files, nil, copies, ""), func(c *Checkpoint) *Set { return c.Drained })
+			require.NotNil(t, got)
+			assert.Equal(t, c.inStore, got.InStore())
+			assert.Len(t, got.Replaced, c.replaced)
+		})
+	}
+}
+
+// TestMergeStem: the rest of a pattern depends on the files that are there. Sets of one series on several levels are one series all the same.
+func TestMergeStem(t *testing.T) {
+	one, m, _ := ofRanks(t, "400", 1, 10)
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	_, err := fleet.mount(t, false).Put(t.Context(), one, m, inTree(3), Options{})
+	require.NoError(t, err)
+	sets, err := fleet.mount(t, true).Sets()
+	require.NoError(t, err)
+	sets[0].Pattern = "melt.{step}.0"
+	stored := checkpoint.Set{Name: "400", Files: one.asFiles()}
+	more := checkpoint.Set{Name: "500", Files: []checkpoint.File{{Path: "/melt.500.0"}, {Path: "/melt.500.base"}}}
+	merged := Merge([]checkpoint.Series{{Pattern: "melt.{step}.*", Sets: []checkpoint.Set{stored, more}}}, nil, sets, nil, "")
+	require.Len(t, merged, 1)
+	assert.Equal(t, "melt.{step}.*", merged[0].Pattern)
+	require.Len(t, merged[0].Checkpoints, 2)
+	assert.NotNil(t, merged[0].Checkpoints[0].Copied)
+	assert.False(t, merged[0].Rewritten(&merged[0].Checkpoints[0]))
+
+	sets[0].Files[0].Size++ // it was written again
+	merged = Merge([]checkpoint.Series{{Pattern: "melt.{step}.*", Sets: []checkpoint.Set{stored, more}}}, nil, sets, nil, "")
+	require.Len(t, merged[0].Checkpoints, 3)
+	for i := range 2 {
+		c := &merged[0].Checkpoints[i]
+		assert.Equal(t, !c.Stored, merged[0].Rewritten(c))
+	}
+}
+
+// TestCopiesOtherPattern: copies that were found by another pattern are taken as they are, with the new one.
+func TestCopiesOtherPattern(t *testing.T) {
+	for _, pattern := range []string{"melt.{step}.0", "{name}"} {
+		t.Run(pattern, func(t *testing.T) {
+			s, m, _ := ofRanks(t, "400", 3, 10)
+			fleet := newFleet(t, 8<<20, "a", "b", "c")
+			put := func() {
+				n := 0
+				_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: endAfter(1000, &n)})
+				require.NoError(t, err)
+			}
+			put()
+			s.Pattern = pattern
+			put()
+			sets, err := fleet.mount(t, true).Sets()
+			require.NoError(t, err)
+			require.Len(t, sets, 1)
+			assert.True(t, sets[0].Protected())
+		})
+	}
 }

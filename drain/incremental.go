@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"nvmecr/checkpoint"
 )
 
 // unitSize is the unit in which equal data of two sets is shared.
@@ -33,7 +35,7 @@ func (l *Level) base(s *Set) *base {
 	sets, _ := l.Sets() // those that are damaged are of no use
 	var newest *Set
 	for i := range sets {
-		if b := &sets[i]; b.Pattern == s.Pattern && b.Compress == Plain && (newest == nil || b.Ended.After(newest.Ended)) {
+		if b := &sets[i]; checkpoint.Stem(b.Pattern) == checkpoint.Stem(s.Pattern) && b.Compress == Plain && (newest == nil || b.Ended.After(newest.Ended)) {
 			newest = b
 		}
 	}

@@ -12,7 +12,12 @@ import (
 type Checkpoint struct {
 	checkpoint.Set
 	Stored bool // it is in the store
-	Copied *Set // nil if there are no copies of it
+	// Elsewhere is true if the store has all of its files, but not as a set of this series: there their names fit other patterns.
+	Elsewhere bool
+	// Replaced are the files of the store that have names of files of this checkpoint, and other content, and belong to
+	// other series or to none. This checkpoint cannot be copied back without the loss of them.
+	Replaced []checkpoint.File
+	Copied   *Set // nil if there are no copies of it
 	// Need are the files of Copied that the store has not got, or not all of.
 	Need    []int
 	Drained *Set // nil if it is not on the second level
@@ -45,6 +50,11 @@ func (c *Checkpoint) Protected() bool {
 	return c.Copied != nil && c.Copied.Protected() && (c.Copied.Code != (Code{}) || len(c.Need) == 0)
 }
 
+// Rewritten reports whether the store has a complete checkpoint of the same name, with other content.
+func (s *Series) Rewritten(c *Checkpoint) bool {
+	return slices.ContainsFunc(s.Stored(), func(other *Checkpoint) bool { return other != c && other.Name == c.Name })
+}
+
 // Stored returns the complete checkpoints of the store, oldest first.
 func (s *Series) Stored() (list []*Checkpoint) {
 	for i := range s.Checkpoints {
@@ -55,34 +65,44 @@ func (s *Series) Stored() (list []*Checkpoint) {
 	return list
 }
 
+// InStore reports whether the store has all files of the checkpoint, whatever patterns their names fit there.
+func (c *Checkpoint) InStore() bool { return c.Stored || c.Elsewhere }
+
 // Merge combines the checkpoints of a store, of their copies and of the second level. With a pattern, that of list,
-// only sets that match it count. A set whose content in the store differs is a checkpoint of its own. A set that is
+// only sets that match it count. Without one the sets of one [checkpoint.Stem] are one series: the rest of its pattern depends on
+// the files that were there when it was found. A set whose content in the store differs is a checkpoint of its own. A set that is
 // incomplete in the store is complete if another level has the same set as a whole, or copies have the missing files.
-func Merge(list []checkpoint.Series, copied, drained []Set, pattern string) []Series {
+// files are all files of the store; those of list need not be among them.
+func Merge(list []checkpoint.Series, files []checkpoint.File, copied, drained []Set, pattern string) []Series {
 	all := map[string]*Series{}
 	at := func(pattern string) *Series {
-		if all[pattern] == nil {
-			all[pattern] = &Series{Pattern: pattern}
+		stem := checkpoint.Stem(pattern)
+		if s := all[stem]; s != nil {
+			s.Pattern = checkpoint.Join(s.Pattern, pattern)
+		} else {
+			all[stem] = &Series{Pattern: pattern}
 		}
-		return all[pattern]
+		return all[stem]
 	}
+	stored := newStoredFiles(files)
 	for _, s := range list {
 		to := at(s.Pattern)
 		for _, set := range s.Sets {
 			to.Checkpoints = append(to.Checkpoints, Checkpoint{Set: set, Stored: true})
+			stored.add(set.Files, to)
 		}
 	}
-	merge := func(sets []Set, add func(s *Series, d *Set, name string)) {
+	merge := func(sets []Set, add func(s *Series, d *Set, name string, stored storedFiles)) {
 		for i := range sets {
 			d := &sets[i]
 			if pattern == "" {
-				add(at(d.Pattern), d, d.Name)
+				add(at(d.Pattern), d, d.Name, stored)
 			} else if name, ok := d.found(pattern); ok {
-				add(at(pattern), d, name)
+				add(at(pattern), d, name, stored)
 			}
 		}
 	}
-	merge(copied, func(s *Series, d *Set, name string) { s.addCopies(d, name, d.elsewhere(list)) })
+	merge(copied, (*Series).addCopies)
 	merge(drained, (*Series).addDrained)
 	var merged []Series
 	for _, s := range all {
@@ -93,8 +113,40 @@ func Merge(list []checkpoint.Series, copied, drained []Set, pattern string) []Se
 	return merged
 }
 
+// storedFiles are the files of a store, by rank and path. In a tree a path is one file, and the rank does not matter.
+type storedFiles struct {
+	private, tree map[string]*storedFile
+}
+
+// A storedFile is a file of a store, and the series of which it is; nil: of none.
+type storedFile struct {
+	checkpoint.File
+	of *Series
+}
+
+func newStoredFiles(files []checkpoint.File) storedFiles {
+	s := storedFiles{map[string]*storedFile{}, map[string]*storedFile{}}
+	s.add(files, nil)
+	return s
+}
+
+func (s storedFiles) add(files []checkpoint.File, of *Series) {
+	for _, f := range files {
+		named := &storedFile{f, of}
+		s.private[inSet(false, f.Rank, f.Path)], s.tree[inSet(true, f.Rank, f.Path)] = named, named
+	}
+}
+
+// get returns the file of the store that has the place of a file of a set; nil if there is none.
+func (s storedFiles) get(d *Set, f *File) *storedFile {
+	if d.Tree {
+		return s.tree[d.In(f)]
+	}
+	return s.private[d.In(f)]
+}
+
 // addDrained adds a set of the second level under that name.
-func (s *Series) addDrained(d *Set, name string) {
+func (s *Series) addDrained(d *Set, name string, stored storedFiles) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
 		if c.Drained == nil && d.is(c.Files) {
@@ -104,72 +156,71 @@ func (s *Series) addDrained(d *Set, name string) {
 			return
 		}
 	}
-	s.Checkpoints = append(s.Checkpoints, Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Drained: d})
-}
-
-// elsewhere returns the files of the set that a store has in sets of other patterns: where but one file is left of a set, its name fits another pattern.
-func (s *Set) elsewhere(list []checkpoint.Series) (left []checkpoint.File) {
-	own := make(map[string]bool, len(s.Files))
-	for i := range s.Files {
-		own[s.In(&s.Files[i])] = true
-	}
-	for _, series := range list {
-		if series.Pattern == s.Pattern {
-			continue
-		}
-		for _, set := range series.Sets {
-			for _, f := range set.Files {
-				if key := s.In(&File{Rank: f.Rank, Path: f.Path}); own[key] {
-					left, own[key] = append(left, f), false
-				}
-			}
-		}
-	}
-	return left
-}
-
-// addCopies adds a set of copies, of which files may be left in sets of other patterns.
-func (s *Series) addCopies(d *Set, name string, left []checkpoint.File) {
-	for i := range s.Checkpoints {
-		c := &s.Checkpoints[i]
-		if need, ok := d.need(c.Files); c.Copied == nil && ok {
-			if c.Copied, c.Need = d, need; len(need) > 0 {
-				c.Files = d.asFiles()
-				c.Stored, c.Missing = false, d.uncopied(need)
-			}
-			return
-		}
-	}
-	need, ok := d.need(left)
-	if !ok || len(need) == 0 {
-		need, _ = d.need(nil)
-	}
-	c := Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles(), Missing: d.uncopied(need)}, Copied: d, Need: need}
+	c := Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Drained: d}
+	lacking := c.compare(d, s, stored)
+	c.Elsewhere = len(lacking) == 0
 	s.Checkpoints = append(s.Checkpoints, c)
 }
 
-// need returns the files of the set that a store lacks, or has only a part of after an interrupted restore. ok is false
-// if the store has other files, or other content.
-func (s *Set) need(stored []checkpoint.File) (need []int, ok bool) {
-	have := make(map[string]checkpoint.File, len(stored))
-	for _, f := range stored {
-		have[s.In(&File{Rank: f.Rank, Path: f.Path})] = f
-	}
-	found := 0
-	for i := range s.Files {
-		f := &s.Files[i]
-		g, there := have[s.In(f)]
-		if there {
-			found++
+// addCopies adds a set of copies, of which files may be left in sets of other patterns.
+func (s *Series) addCopies(d *Set, name string, stored storedFiles) {
+	for i := range s.Checkpoints {
+		c := &s.Checkpoints[i]
+		if c.Copied != nil || !d.fits(c.Files) {
+			continue
 		}
-		switch {
-		case !there || g.Lost || !g.Closed:
+		c.Copied = d
+		if c.Need = c.compare(d, s, stored); len(c.Need) > 0 {
+			c.Files = d.asFiles()
+			c.Stored, c.Missing = false, d.uncopied(c.Need)
+		}
+		return
+	}
+	c := Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Copied: d}
+	c.Need = c.compare(d, s, stored)
+	c.Elsewhere, c.Missing = len(c.Need) == 0, d.uncopied(c.Need)
+	s.Checkpoints = append(s.Checkpoints, c)
+}
+
+// compare returns the files of a set of a series that the store has not got as they are in the set, or has only a part of after an interrupted
+// restore. If the store has other content in place of one of them all are needed. It fills in Replaced.
+func (c *Checkpoint) compare(d *Set, of *Series, stored storedFiles) (need []int) {
+	all := make([]int, len(d.Files))
+	other := false
+	for i := range d.Files {
+		f := &d.Files[i]
+		all[i] = i
+		switch g := stored.get(d, f); {
+		case g == nil || g.Lost || !g.Closed:
 			need = append(need, i)
-		case g.Size != f.Size || !g.Modified.Equal(f.Modified):
-			return nil, false
+		case f.differs(g.File):
+			other = true
+			if g.of != of {
+				c.Replaced = append(c.Replaced, g.File)
+			}
 		}
 	}
-	return need, found == len(stored)
+	if other {
+		return all
+	}
+	return need
+}
+
+// differs reports whether a file of the store has other content than the file of the set.
+func (f *File) differs(g checkpoint.File) bool {
+	return g.Size != f.Size || !g.Modified.Equal(f.Modified)
+}
+
+// fits reports whether a set of the store is this one, or what a loss or an interrupted restore has left of it: it has no other file, and no other content.
+func (s *Set) fits(stored []checkpoint.File) bool {
+	own := make(map[string]*File, len(s.Files))
+	for i := range s.Files {
+		own[s.In(&s.Files[i])] = &s.Files[i]
+	}
+	return !slices.ContainsFunc(stored, func(g checkpoint.File) bool {
+		f := own[inSet(s.Tree, g.Rank, g.Path)]
+		return f == nil || g.Closed && !g.Lost && f.differs(g)
+	})
 }
 
 // uncopied returns the files of the set that have no copy any more.

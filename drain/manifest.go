@@ -130,6 +130,15 @@ func (s *Set) Same(other *Set) bool {
 	return s.Code == other.Code && s.Shard == other.Shard && s.sameFiles(other)
 }
 
+// Covers reports whether the set has a file of the name of each file of another set.
+func (s *Set) Covers(other *Set) bool {
+	names := map[string]bool{}
+	for i := range s.Files {
+		names[s.In(&s.Files[i])] = true
+	}
+	return !slices.ContainsFunc(other.Files, func(f File) bool { return !names[other.In(&f)] })
+}
+
 // sameFiles reports whether two sets are of the same files in the same order, whatever they have of each.
 func (s *Set) sameFiles(other *Set) bool {
 	return slices.EqualFunc(s.Files, other.Files, func(f, g File) bool {
@@ -146,10 +155,13 @@ func (f *File) whole() Whole {
 }
 
 // In returns the path of a file in the directory of the set.
-func (s *Set) In(f *File) string {
-	name := strings.TrimPrefix(path.Clean("/"+f.Path), "/")
-	if !s.Tree && f.Rank >= 0 {
-		name = path.Join(fmt.Sprintf("rank%d", f.Rank), name)
+func (s *Set) In(f *File) string { return inSet(s.Tree, f.Rank, f.Path) }
+
+// inSet is In for a file of a store.
+func inSet(tree bool, rank int, name string) string {
+	name = strings.TrimPrefix(path.Clean("/"+name), "/")
+	if !tree && rank >= 0 {
+		name = path.Join(fmt.Sprintf("rank%d", rank), name)
 	}
 	return name
 }

@@ -87,7 +87,7 @@ func requireTold(t *testing.T, c *Copies) {
 				require.Error(t, c.Get(t.Context(), s, file, make(buffer, f.Size), Options{}), f.Path)
 			}
 		}
-		merged := Merge(nil, sets, nil, "")
+		merged := Merge(nil, nil, sets, nil, "")
 		assert.False(t, merged[0].Checkpoints[0].Complete())
 	}
 }

@@ -68,7 +68,7 @@ const (
 )
 
 func levelsOf(c *drain.Checkpoint) (list []string) {
-	if c.Stored {
+	if c.InStore() {
 		list = append(list, levelStore)
 	}
 	if c.Copied != nil {
@@ -137,7 +137,7 @@ func verifiedOn(c *drain.Checkpoint, stored time.Time) (list []string) {
 	switch {
 	case isVerified(c, stored):
 		list = append(list, text(stored))
-	case c.Stored:
+	case c.InStore():
 		list = append(list, "-")
 	}
 	for _, s := range []*drain.Set{c.Copied, c.Drained} {

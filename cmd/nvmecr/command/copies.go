@@ -180,14 +180,14 @@ type setKeeper interface {
 	Remove(*drain.Set) error
 }
 
-// supersede removes what a level had of a checkpoint that has been written again since.
+// supersede removes what a level had of a checkpoint that has been written again since. If that was found by another pattern, the new one has to have all of its files.
 func supersede(level setKeeper, put *drain.Set) error {
 	sets, err := level.Sets()
 	if err != nil {
 		return err
 	}
 	for i := range sets {
-		if s := &sets[i]; s.Pattern == put.Pattern && s.Name == put.Name && !s.Same(put) {
+		if s := &sets[i]; s.Name == put.Name && !s.Same(put) && (s.Pattern == put.Pattern || put.Covers(s)) {
 			err = errors.Join(err, level.Remove(s))
 		}
 	}
@@ -200,7 +200,7 @@ func (o *drainOptions) retain(level setKeeper, pattern string) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range drain.Merge(nil, nil, sets, pattern) {
+	for _, s := range drain.Merge(nil, nil, nil, sets, pattern) {
 		for i := range max(len(s.Checkpoints)-o.keep, 0) {
 			if err := level.Remove(s.Checkpoints[i].Drained); err != nil {
 				return err

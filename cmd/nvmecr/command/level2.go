@@ -35,7 +35,7 @@ func (o *levelReader) allLevels(cmd *cobra.Command, pattern string) ([]drain.Ser
 		o.fail(err)
 	}
 	drained, err := o.drained()
-	return drain.Merge(list, o.copied(cmd.Context()), drained, o.patternInside(pattern)), err
+	return drain.Merge(list, o.files, o.copied(cmd.Context()), drained, o.patternInside(pattern)), err
 }
 
 // drained returns the sets of the second level. Damaged ones are told of.

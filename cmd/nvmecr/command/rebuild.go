@@ -60,7 +60,11 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pro
 	var lost []*drain.Checkpoint
 	for _, s := range list {
 		for i := len(s.Checkpoints) - 1; i >= 0; i-- {
-			if c := &s.Checkpoints[i]; c.Recoverable() && len(c.Need) > 0 {
+			switch c := &s.Checkpoints[i]; {
+			case !c.Recoverable() || len(c.Need) == 0 || s.Rewritten(c): // nothing of it is lost
+			case len(c.Replaced) > 0:
+				o.fail(fmt.Errorf("%s: %s", c.Name, notCopiedBack(c)))
+			default:
 				lost = append(lost, c)
 			}
 		}

@@ -38,8 +38,11 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 		switch {
 		case !c.Complete():
 			continue
-		case c.Stored:
+		case c.InStore():
 			say(c, "in the store")
+			return nil
+		case len(c.Replaced) > 0:
+			say(c, notCopiedBack(c))
 			return nil
 		}
 		for _, from := range o.origins(c) {
@@ -51,6 +54,12 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 		}
 	}
 	return err
+}
+
+// notCopiedBack says why a checkpoint would take the place of files that belong to no checkpoint of its series.
+func notCopiedBack(c *drain.Checkpoint) string {
+	return fmt.Sprintf("not copied back, since the store has %s with its names and other content, the first is %s: say with --level2-pattern which files are checkpoints, or copy it back with nvmecr restore --checkpoint %[3]s",
+		count(len(c.Replaced), "file"), printable(c.Replaced[0].Path), printable(c.Name))
 }
 
 // said says for restoreNewest where a checkpoint came from.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -35,7 +36,7 @@ func startRanks(ctx context.Context, from origin, stderr io.Writer) error {
 	}
 	defer ready.Close()
 	defer let.Close()
-	need, err := needFile(from.need)
+	need, err := needFile(&needed{set.Pattern, set.Ended, set.Division, set.Code, from.need})
 	if err != nil {
 		return errors.Join(err, say.Close(), wait.Close())
 	}
@@ -63,8 +64,21 @@ func startRanks(ctx context.Context, from origin, stderr io.Writer) error {
 	return errors.Join(err, let.Close(), group.Wait())
 }
 
-// needFile returns a file without a name that says which files are needed.
-func needFile(need []int) (*os.File, error) {
+// A needed says which files are needed, and of which set: a level may have several of one name, as of a checkpoint that was written again.
+type needed struct {
+	Pattern  string
+	Ended    time.Time
+	Division drain.Sum
+	Code     drain.Code
+	Files    []int // of the set; nil: all
+}
+
+func (n *needed) of(s *drain.Set) bool {
+	return s != nil && s.Pattern == n.Pattern && s.Ended.Equal(n.Ended) && s.Division == n.Division && s.Code == n.Code
+}
+
+// needFile returns a file without a name that has need.
+func needFile(need *needed) (*os.File, error) {
 	fd, err := unix.MemfdCreate("need", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
@@ -78,7 +92,7 @@ func needFile(need []int) (*os.File, error) {
 
 // restorePart is what startRanks has each rank do: it copies its part of what is needed.
 func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
-	var need []int
+	var need needed
 	f := io.NewSectionReader(os.NewFile(5, "need"), 0, 1<<62) // ExtraFiles; all have one offset
 	if err := json.NewDecoder(f).Decode(&need); err != nil {
 		return err
@@ -87,15 +101,15 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pro
 	if err != nil {
 		return err
 	}
-	for _, s := range drain.Merge(nil, o.copied(cmd.Context()), drained, o.patternInside(pattern)) {
+	for _, s := range drain.Merge(nil, nil, o.copied(cmd.Context()), drained, o.patternInside(pattern)) {
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
 			switch {
 			case c.Name != o.name:
-			case o.from == levelCopies && c.Copied != nil:
-				return o.share(cmd.Context(), cfg, proc, origin{levelCopies, c.Copied, need, o.copies.Get})
-			case o.from == levelSecond && c.Drained != nil:
-				return o.share(cmd.Context(), cfg, proc, origin{levelSecond, c.Drained, need, o.level.Get})
+			case o.from == levelCopies && need.of(c.Copied):
+				return o.share(cmd.Context(), cfg, proc, origin{levelCopies, c.Copied, need.Files, o.copies.Get})
+			case o.from == levelSecond && need.of(c.Drained):
+				return o.share(cmd.Context(), cfg, proc, origin{levelSecond, c.Drained, need.Files, o.level.Get})
 			}
 		}
 	}

@@ -20,7 +20,8 @@ import (
 type setReader struct {
 	reader
 	writers []int
-	lost    lostFiles // of a tree, if that is known
+	lost    lostFiles         // of a tree, if that is known
+	files   []checkpoint.File // that series has listed
 }
 
 func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {
@@ -53,6 +54,7 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 			return nil, fmt.Errorf("--writers %d: store %q was written by %s, numbered from 0", w, o.cfg.Name, count(o.size, "rank"))
 		}
 	}
+	o.files = files
 	return checkpoint.Find(files, o.patternInside(pattern), job)
 }
 
