@@ -51,8 +51,8 @@ func MakeCopyAreas(ctx context.Context, cfg *config.Config) error {
 	})
 }
 
-// errOnlyCopies: no rank has a partition there.
-var errOnlyCopies = fmt.Errorf("%w, but for a copy area", parttable.ErrNoTable)
+// ErrOnlyCopies is wrapped by errors about targets that are formatted, and on which no rank has a partition.
+var ErrOnlyCopies = fmt.Errorf("%w, but for a copy area", parttable.ErrNoTable)
 
 // OpenCopies mounts the copy area of target t, which has second copies of data of other targets. For writing it becomes
 // the owner of the area, and formats an unformatted one. Errors are those of Open; parttable.ErrNoTable if the target

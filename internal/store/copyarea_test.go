@@ -118,6 +118,23 @@ func TestCopyAreasWithoutRanks(t *testing.T) {
 	}
 }
 
+// TestOnlyCopies: a store of which copy areas alone are left is told from one that never was, whichever targets were replaced.
+func TestOnlyCopies(t *testing.T) {
+	t.Parallel()
+	for replaced := range 3 {
+		cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB, 64*nvmf.MiB)
+		_, err := Ranks(ctx, cfg)
+		require.ErrorIs(t, err, parttable.ErrNoTable)
+		require.NotErrorIs(t, err, ErrOnlyCopies)
+		cfg.Copies = config.CopiesPartner
+		require.NoError(t, MakeCopyAreas(ctx, cfg))
+		require.NoError(t, os.Truncate(cfg.Targets[replaced].Address, 0))
+		require.NoError(t, os.Truncate(cfg.Targets[replaced].Address, 64<<20))
+		_, err = Ranks(ctx, cfg)
+		require.ErrorIs(t, err, ErrOnlyCopies)
+	}
+}
+
 // withCopies calls f with the copy area of a target, open for writing.
 func withCopies(t *testing.T, cfg *config.Config, target int, f func(p *Partition)) {
 	t.Helper()

@@ -306,7 +306,7 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 		err = table.Check(o.want(t, 0))
 	}
 	if err == nil && table.Empty() && o.proc.Rank != parttable.Copies {
-		err = errOnlyCopies
+		err = ErrOnlyCopies
 	}
 	if undivided := err == nil && o.undivided(table); atHome && (undivided || errors.Is(err, parttable.ErrNoTable)) {
 		switch {

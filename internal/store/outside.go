@@ -38,7 +38,7 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 
 // Partitions lists the partitions of the store in order of rank, the singleton partition last, read from the
 // tables of all targets. The error is parttable.ErrNoTable if no target has a
-// table; targets without one are left out otherwise, a job with fewer ranks
+// table, and ErrOnlyCopies if one has a copy area alone; targets without one are left out otherwise, a job with fewer ranks
 // than targets leaves some unused, or with a copy area alone. Where some targets cannot be reached, it lists the partitions on the others, and
 // the error is in nvmf.ErrUnreachable.
 func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
@@ -48,14 +48,16 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	err := eachReachable(ctx, cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
 		table, err := readOwnTable(ctx, cfg, t, dev, os.Geteuid() == 0)
 		if errors.Is(err, parttable.ErrNoTable) {
-			missing = fmt.Errorf("target %s: %w", id, err)
+			if !errors.Is(missing, ErrOnlyCopies) {
+				missing = fmt.Errorf("target %s: %w", id, err)
+			}
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 		if table.Empty() {
-			missing = fmt.Errorf("target %s: %w", id, errOnlyCopies)
+			missing = fmt.Errorf("target %s: %w", id, ErrOnlyCopies)
 			return nil
 		}
 		found = true

@@ -208,6 +208,45 @@ func TestRebuild(t *testing.T) {
 	assert.Empty(t, call(t, s, "rebuild", pattern).ok(t))
 }
 
+// TestRebuildElsewhere: a host that knows nothing of the store brings back what any target had, on one of another name, and all targets have copy areas again.
+func TestRebuildElsewhere(t *testing.T) {
+	t.Parallel()
+	for targets := 2; targets <= 4; targets++ {
+		for lost := range targets {
+			ranks := 1 + (targets+lost)%4
+			view := []config.View{config.ViewJob, config.ViewRank}[(ranks+lost)%2]
+			how := []string{"partner", "rs:1+1"}[lost%2]
+			t.Run(fmt.Sprintf("%d ranks, %s, %s, %d targets, %d lost", ranks, view, how, targets, lost), func(t *testing.T) {
+				s := newStage(t)
+				s.View = view
+				all := []int{0, 1, 2, 3}[:targets]
+				flags := copyTargets(t, s, targets, all...)
+				sh(t, s, oneSet(fmt.Sprint(ranks), "200", "all"), append(flags, "--copies", how)...).ok(t)
+				require.Equal(t, []string{"200 [store copies] true"}, levels(t, call(t, s, "checkpoints", "--json")))
+				before, after := filepath.Join(s.Dir, "before"), filepath.Join(s.Dir, "after")
+				call(t, s, "cp", "/", before).ok(t)
+
+				copyTargets(t, s, targets, lost)
+				flags[2*lost+1] += ".new"
+				require.NoError(t, os.Rename(filepath.Join(s.Dir, fmt.Sprint("target.", lost)), filepath.Join(s.Dir, fmt.Sprintf("target.%d.new", lost))))
+				require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
+				call(t, s, append([]string{"rebuild"}, flags...)...).ok(t)
+				call(t, s, "cp", "/", after).ok(t)
+				assert.True(t, sameTree(tree(t, before), tree(t, after)), "byte for byte")
+
+				if view == config.ViewJob {
+					ranks = 4
+				}
+				r := sh(t, s, oneSet(fmt.Sprint(ranks), "300", "all"))
+				r.ok(t)
+				assert.NotContains(t, r.stderr, "copy area")
+				assert.Contains(t, levels(t, call(t, s, "checkpoints", "--json")), "300 [store copies] true")
+				assert.NotContains(t, call(t, s, "checkpoints", "--json").stdout, `"protected": false`)
+			})
+		}
+	}
+}
+
 // TestRebuildKilled: a rebuild that is killed, with all that it has started, is completed by the next one, whichever target was lost.
 func TestRebuildKilled(t *testing.T) {
 	t.Parallel()

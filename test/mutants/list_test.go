@@ -21,6 +21,9 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 	{"drain: what a checkpoint was is what a rebuild brings back", "drain/levels.go",
 		`other != c && other.Name == c.Name`, `false`,
 		"TestMergeStem", ""},
+	{"store: copies beside an unformatted target are none", "internal/store/outside.go",
+		`if !errors.Is(missing, ErrOnlyCopies) {`, `if true {`,
+		"TestOnlyCopies", ""},
 	{"drain: a part that another pattern finds keeps its old one", "drain/copies.go",
 		`	s.Pattern, s.Name = want.Pattern, want.Name // another pattern may have found it
 `, ``,

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"nvmecr/drain"
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
@@ -22,7 +23,7 @@ type copyAreas struct {
 	mounted []*store.Partition
 }
 
-// openCopies mounts the areas. A target that has none, or on which nothing was written yet, is left out; one that cannot be used is told of, too.
+// openCopies mounts the areas. A target on which nothing was written yet is left out; one that cannot be used is told of, too, and, to whom it is to be written, one that has no area.
 func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell func(error)) *copyAreas {
 	c := &copyAreas{}
 	areas := make([]*drain.Level, len(cfg.Targets))
@@ -34,7 +35,7 @@ func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell fun
 	opening.Wait()
 	for t, p := range parts {
 		switch err := errs[t]; {
-		case errors.Is(err, parttable.ErrNoTable), errors.Is(err, store.ErrNoCopies), errors.Is(err, microfs.ErrUnformatted):
+		case errors.Is(err, parttable.ErrNoTable), errors.Is(err, store.ErrNoCopies) && readOnly, errors.Is(err, microfs.ErrUnformatted):
 		case err != nil && ctx.Err() != nil: // the caller was told to end
 		case err != nil:
 			tell(fmt.Errorf("copies: %w", err))
@@ -143,7 +144,14 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 		return err
 	}
 	var unusable error
-	areas := openCopies(f.cmd.Context(), cfg, false, func(err error) { unusable = errors.Join(unusable, err) })
+	areas := openCopies(f.cmd.Context(), cfg, false, func(err error) {
+		if !errors.Is(err, store.ErrNoCopies) {
+			unusable = errors.Join(unusable, err)
+		} else if !f.noAreas[err.Error()] { // the others have the copies
+			f.noAreas[err.Error()] = true
+			fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(err))
+		}
+	})
 	for s, c := range due {
 		e := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1}))
 		if e == nil && o.keep > 0 {

@@ -43,6 +43,8 @@ type follower struct {
 	looked time.Duration         // how long the last look took, without what was copied then
 	lost   lostFiles             // with a target that was replaced before the run
 	told   string                // the last error
+
+	noAreas map[string]bool // errors about targets without a copy area that were told
 }
 
 // following is what a follower knows of a series.
@@ -87,7 +89,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return err
 		}
 	}
-	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}}
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}, noAreas: map[string]bool{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hurry := make(chan struct{}, 1)

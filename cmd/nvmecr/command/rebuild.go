@@ -46,7 +46,7 @@ func (o *restoreOptions) rebuild(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	run := &runOptions{cfg: o.cfg, stderr: o.stderr}
+	run := &runOptions{cfg: o.cfg, stderr: o.stderr, rebuilds: true}
 	return run.run(cmd.Context(), append([]string{self, "restore", "--lost"}, args...))
 }
 

@@ -97,6 +97,7 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pro
 	if err := json.NewDecoder(f).Decode(&need); err != nil {
 		return err
 	}
+	o.areas = o.areas || o.from == levelCopies
 	drained, err := o.drained()
 	if err != nil {
 		return err

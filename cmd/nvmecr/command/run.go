@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"nvmecr/drain"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
@@ -43,8 +44,10 @@ type runOptions struct {
 	namespace bool              // this is the command in a user namespace of its own
 	external  bool              // the targets are there when the run has ended
 	index     *os.File          // the socket by which other hosts reach the tree; nil if there is none
+	recorded  map[string]string // the settings of the last run, as recorded
 	lease     *store.Lease      // nil if there is none, since the target is the run's own or the run has joined another one
 	oneLevel  bool              // nothing is copied to the second level, or from there, but by the job
+	rebuilds  bool              // its job is to bring back what copies have
 	step      bool              // its processes are tasks of a step of Slurm, which starts them
 	locked    error             // why the run has not the lock of the state directory
 	joined    bool              // the store is in the hands of another run of the job, which this one is a part of
@@ -351,8 +354,12 @@ func (o *runOptions) check(ctx context.Context) ([]store.RankInfo, error) {
 		}
 	}
 	ranks, err := store.Ranks(ctx, o.cfg)
+	areas := errors.Is(err, store.ErrOnlyCopies) || slices.ContainsFunc(ranks, func(i store.RankInfo) bool { return i.Copies })
 	if errors.Is(err, parttable.ErrNoTable) {
 		ranks, err = nil, nil
+	}
+	if err == nil && areas && (o.rebuilds || !o.told("copies")) {
+		err = o.adoptCopies(ctx)
 	}
 	if err == nil {
 		err = store.ResolveMapping(o.cfg, ranks)
@@ -445,6 +452,7 @@ func (o *runOptions) adopt(dir *store.StateDir) error {
 	if o.cfg.Run, err = store.NewRun(record.Run); err != nil {
 		return err
 	}
+	o.recorded = record.Settings
 	if err := o.cfg.Adopt(only(record.Settings, levelSettings)); err != nil {
 		return err
 	}
@@ -458,6 +466,36 @@ func (o *runOptions) adopt(dir *store.StateDir) error {
 	}
 	o.formatted = only(record.Settings, fixed)
 	return o.cfg.Adopt(o.formatted)
+}
+
+// told reports whether the user has said a setting, now or for the last run of the store.
+func (o *runOptions) told(setting string) bool {
+	_, recorded := o.recorded[setting]
+	return recorded || o.cfg.Given(setting)
+}
+
+// adoptCopies takes over from the copies on the targets how they are made, as where the last run was on another host. Without that a target that was replaced would
+// be formatted without a copy area, and what was lost with it would not come back.
+func (o *runOptions) adoptCopies(ctx context.Context) error {
+	if o.cfg.Copies != config.CopiesNone || o.cfg.CopiesSync || len(o.cfg.Targets) < 2 {
+		return nil
+	}
+	areas := openCopies(ctx, o.cfg, true, func(error) {}) // the drainer opens them again, and tells
+	sets, _ := areas.Sets()                               // those that are whole
+	if err := areas.close(); err != nil {
+		return err
+	}
+	o.cfg.Copies = config.CopiesPartner
+	var newest time.Time
+	for i := range sets {
+		if s := &sets[i]; s.Drained.After(newest) {
+			newest = s.Drained
+			if o.cfg.Copies = config.CopiesPartner; s.Code != (drain.Code{}) {
+				o.cfg.Copies = config.Copies(s.Code.String())
+			}
+		}
+	}
+	return checkShards(o.cfg)
 }
 
 // only returns the values of names.
