@@ -19,10 +19,14 @@ func (f *file) readLost(bufs [][]byte, off int64, cause error) (int, error) {
 	if err != nil {
 		return 0, cause
 	}
-	if !f.in.toldCopy.Swap(true) && f.fs.opts.Logf != nil {
-		f.fs.opts.Logf("%s is read from its copy: %v", f.in.path, cause)
+	damaged, remedy := errors.As(lost.cause, &damage), ""
+	if damaged {
+		remedy = "; nvmecr verify --repair writes it again, when no job runs"
 	}
-	if !errors.As(lost.cause, &damage) {
+	if !f.in.toldCopy.Swap(true) && f.fs.opts.Logf != nil {
+		f.fs.opts.Logf("%s is read from its copy: %v%s", f.in.path, cause, remedy)
+	}
+	if !damaged {
 		f.in.copied.Store(true)
 	}
 	return n, nil

@@ -188,6 +188,48 @@ func TestVerifyRepair(t *testing.T) {
 	}
 }
 
+// TestDamagedNewest: the newest checkpoint with a damaged sector is copied to the second level as far as copies have what cannot be read. Without copies that is told,
+// and the one before is copied.
+func TestDamagedNewest(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"none", "partner", "rs:2+1"} {
+		t.Run(how, func(t *testing.T) {
+			s := newStage(t)
+			flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", how)
+			data := make([]byte, 300_000)
+			for _, step := range []string{"100", "200", "300"} {
+				for i := range data {
+					data[i] = byte(rand.Uint32())
+				}
+				require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "in"), data, 0o600))
+				sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c '{ [ $PMI_RANK = 1 ] && cat in || echo x; } >/nvmecr/ck."+step+".$PMI_RANK' & done; wait", flags...).ok(t)
+				if step != "100" {
+					spoilTarget(t, s, 3, data[:64<<10], 0, 2) // target 1 has it in the partition of rank 1
+				}
+			}
+			require.NoError(t, os.Mkdir(filepath.Join(s.Dir, "lustre"), 0o700))
+			r := call(t, s, "drain", "--level2", filepath.Join(s.Dir, "lustre"))
+			name := "300"
+			if how == "none" {
+				name = "100"
+				assert.Equal(t, 1, r.code)
+				assert.Equal(t, 2, strings.Count(r.stderr, "the store cannot be read there"), r.stderr)
+			} else {
+				r.ok(t)
+			}
+			assert.Contains(t, r.stdout, name+": 3 files of 293 KiB copied to ")
+			if how == "none" {
+				r := sh(t, s, "true", "--level2", filepath.Join(s.Dir, "lustre"))
+				assert.Equal(t, 2, strings.Count(r.ok(t)+r.stderr, "the newest one that can be read is copied"), r.stderr)
+				return
+			}
+			got, err := os.ReadFile(filepath.Join(s.Dir, "lustre", "default", "ck.300", "ck.300.1"))
+			require.NoError(t, err)
+			assert.Equal(t, data, got)
+		})
+	}
+}
+
 // TestRebuild: what was lost of older checkpoints, too, comes back from their copies.
 func TestRebuild(t *testing.T) {
 	t.Parallel()

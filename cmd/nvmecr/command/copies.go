@@ -57,6 +57,11 @@ func codeOf(cfg *config.Config) drain.Code {
 	return drain.NewCode(data, parity)
 }
 
+// checked reports whether all areas have checksums of what is in them.
+func (c *copyAreas) checked() bool {
+	return !slices.ContainsFunc(c.mounted, func(p *store.Partition) bool { return !p.FS.DataCRC() })
+}
+
 func (c *copyAreas) close() (err error) {
 	for _, p := range c.mounted {
 		err = errors.Join(err, p.Close())
@@ -130,10 +135,10 @@ func (o *levelReader) depends(f *drain.File) (targets []int) {
 // protect makes copies of checkpoints that have none yet, or not all.
 func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error {
 	protected := func(c *drain.Checkpoint) bool { return c.Copied != nil && c.Copied.Protected() }
-	due := map[*drain.Series]*drain.Checkpoint{}
+	var due []*drain.Series
 	for i := range list {
-		if c := f.candidate(&list[i], r, protected); c != nil {
-			due[&list[i]] = c
+		if f.candidate(&list[i], r, protected) != nil {
+			due = append(due, &list[i])
 		}
 	}
 	if len(due) == 0 {
@@ -152,14 +157,13 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 			fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(err))
 		}
 	})
-	for s, c := range due {
-		e := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1}))
-		if e == nil && o.keep > 0 {
-			e = o.retain(areas.Copies, s.Pattern)
-		}
-		if e != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", c.Name, e))
-		}
+	for _, s := range due {
+		err = errors.Join(err, f.newestReadable(s, r, protected, func(c *drain.Checkpoint) error {
+			if err := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1})); err != nil || o.keep == 0 {
+				return err
+			}
+			return o.retain(areas.Copies, s.Pattern)
+		}))
 	}
 	return errors.Join(err, unusable, areas.close())
 }
@@ -167,6 +171,7 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string, c *drain.Checkpoint, how drain.Options) error {
 	src := newStoreSource(f.cmd.Context(), &o.reader)
 	defer src.Close()
+	src.readCopies(o.copies, c.Copied)
 	s, err := o.newDrained(src, pattern, c)
 	if err != nil {
 		return err

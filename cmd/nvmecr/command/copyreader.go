@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"nvmecr/drain"
 	"nvmecr/internal/config"
-	"nvmecr/internal/store"
 )
 
 // A copyReader reads files of a tree from their copies, while the job runs and the copies change.
@@ -85,7 +83,7 @@ func (r *copyReader) look() error {
 	r.areas = openCopies(context.Background(), &r.cfg, true, func(err error) { away = err })
 	sets, err := r.areas.Sets()
 	r.files, r.looked = map[copyKey]copiedFile{}, time.Now()
-	if slices.ContainsFunc(r.areas.mounted, func(p *store.Partition) bool { return !p.FS.DataCRC() }) {
+	if !r.areas.checked() {
 		return fmt.Errorf("copies without checksums are not read while the job runs: %w", syscall.ENOTSUP)
 	}
 	for i := range sets {

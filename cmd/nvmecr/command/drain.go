@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -98,13 +99,20 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 	}
 	src := newStoreSource(cmd.Context(), &o.reader)
 	defer src.Close()
-	pending := o.pending(series)
+	pending := series.Stored()
 	if len(pending) == 0 {
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
+	if !o.all {
+		slices.Reverse(pending)
+	}
 	for _, c := range pending {
-		if err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share}); err != nil {
+		err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share})
+		if err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
+		}
+		if !o.all && (!errors.Is(err, errUnreadable) || o.together) { // else the one before is the newest
+			break
 		}
 	}
 	if !o.failed && o.keep > 0 && share.Number == 0 {
@@ -139,15 +147,6 @@ func (o *drainOptions) check() (limit nvmf.Bytes, err error) {
 	return limit, nil
 }
 
-// pending returns the complete checkpoints that are to be on the second level.
-func (o *drainOptions) pending(s *drain.Series) (list []*drain.Checkpoint) {
-	list = s.Stored()
-	if !o.all && len(list) > 1 {
-		list = list[len(list)-1:]
-	}
-	return list
-}
-
 func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) error {
 	quiet := how.Share.Number > 0 // the first one tells
 	if c.Drained != nil && quiet {
@@ -166,6 +165,7 @@ func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string,
 	b.begin(o.stderr, nvmf.Bytes(2*s.Size()), "copying, verifying "+printable(c.Name))
 	how.Progress = func(copied, verified int64) { b.add(nvmf.Bytes(copied + verified)) }
 	how.Incremental = o.cfg.Incremental
+	src.readCopies(o.copies, c.Copied)
 	put, err := o.level.Put(cmd.Context(), s, src, how)
 	b.finish()
 	if errors.Is(err, drain.ErrChanged) {

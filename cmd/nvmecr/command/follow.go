@@ -44,6 +44,7 @@ type follower struct {
 	lost   lostFiles             // with a target that was replaced before the run
 	told   string                // the last error
 
+	damaged map[string]bool // checkpoints that the store cannot be read of
 	noAreas map[string]bool // errors about targets without a copy area that were told
 }
 
@@ -89,7 +90,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return err
 		}
 	}
-	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}, noAreas: map[string]bool{}}
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}, noAreas: map[string]bool{}, damaged: map[string]bool{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hurry := make(chan struct{}, 1)
@@ -177,6 +178,9 @@ func (f *follower) round(ctx context.Context, r round) error {
 
 func (f *follower) look(o *drainOptions, r round) error {
 	begin := time.Now()
+	if r == last { // a target may be there again
+		clear(f.damaged)
+	}
 	if r != last { // then what has been copied back since does not count as lost
 		o.lost = f.lost
 	}
@@ -204,27 +208,53 @@ func (f *follower) look(o *drainOptions, r round) error {
 func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 	src := newStoreSource(f.cmd.Context(), &o.reader)
 	defer src.Close()
+	var err error
 	for i := range list {
 		s := &list[i]
-		c := f.candidate(s, r, func(c *drain.Checkpoint) bool { return c.Drained != nil })
-		if c == nil || r == now && !f.due(s) {
+		drained := func(c *drain.Checkpoint) bool { return c.Drained != nil }
+		if f.candidate(s, r, drained) == nil || r == now && !f.due(s) {
 			continue
 		}
-		how := f.gently(s, c, r, f.every)
-		if r != last { // then the other hosts may be gone
-			how.Peers = os.Getenv(config.RunVariable)
-		}
-		if err := o.one(f.cmd, src, s.Pattern, c, how); err != nil {
-			return fmt.Errorf("%s: %w", c.Name, err)
-		}
-		f.of(s).since, f.of(s).last = 0, time.Now()
-		if o.keep > 0 {
-			if err := o.retain(o.level, s.Pattern); err != nil {
+		err = errors.Join(err, f.newestReadable(s, r, drained, func(c *drain.Checkpoint) error {
+			how := f.gently(s, c, r, f.every)
+			if r != last { // then the other hosts may be gone
+				how.Peers = os.Getenv(config.RunVariable)
+			}
+			if err := o.one(f.cmd, src, s.Pattern, c, how); err != nil {
 				return err
 			}
-		}
+			f.of(s).since, f.of(s).last = 0, time.Now()
+			if o.keep == 0 {
+				return nil
+			}
+			return o.retain(o.level, s.Pattern)
+		}))
 	}
-	return nil
+	return err
+}
+
+// newestReadable has the newest checkpoint copied that is due. If the store cannot be read there, as where a sector is damaged, that is told once, and the one before is copied.
+func (f *follower) newestReadable(s *drain.Series, r round, copied func(*drain.Checkpoint) bool, copyOne func(*drain.Checkpoint) error) error {
+	for {
+		c := f.candidate(s, r, copied)
+		if c == nil {
+			return nil
+		}
+		err := copyOne(c)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", c.Name, err)
+		}
+		if !errors.Is(err, errUnreadable) || f.cmd.Context().Err() != nil {
+			return err
+		}
+		f.damaged[damagedKey(s, c)] = true
+		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("checkpoints: %w; the newest one that can be read is copied", err)))
+	}
+}
+
+// damagedKey is a checkpoint as it was written last.
+func damagedKey(s *drain.Series, c *drain.Checkpoint) string {
+	return fmt.Sprintf("%q %q %d", s.Pattern, c.Name, c.Ended().UnixNano())
 }
 
 // The job is not to feel that a checkpoint is copied: that takes at most this part of the rate at which the job has written it, if only as much is left
@@ -273,11 +303,11 @@ func quiet(c *drain.Checkpoint) bool {
 	return time.Since(c.Ended()) >= max(minQuiet, c.Ended().Sub(c.Begun()))
 }
 
-// candidate returns the newest complete checkpoint of the store, if nothing changes it any more and it has not been copied.
+// candidate returns the newest complete checkpoint of the store that can be read, if nothing changes it any more and it has not been copied.
 func (f *follower) candidate(s *drain.Series, r round, copied func(*drain.Checkpoint) bool) *drain.Checkpoint {
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		c := &s.Checkpoints[i]
-		if !c.Stored || !c.Complete() || r == now && !quiet(c) {
+		if !c.Stored || !c.Complete() || f.damaged[damagedKey(s, c)] || r == now && !quiet(c) {
 			continue
 		}
 		if copied(c) {

@@ -3,7 +3,9 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,10 +16,15 @@ import (
 	"nvmecr/microfs"
 )
 
+// errUnreadable is in errors about files of the store that cannot be read, as of a damaged sector.
+var errUnreadable = errors.New("the store cannot be read there")
+
 // A storeSource reads the files of checkpoints from the store, for drain.Level.Put.
 type storeSource struct {
 	reader *reader
 	ctx    context.Context // of the command
+	// copy reads a file from its copies where the store cannot be read. It is nil if there are none.
+	copy func(rank int, path string, b []byte, off int64) error
 
 	mu     sync.Mutex // for mounts
 	mounts map[int]*vfs.Mount
@@ -59,6 +66,21 @@ func (s *storeSource) stat(rank int, path string) (microfs.Attr, error) {
 	return files.Stat(microfs.RootIno, path, false)
 }
 
+// readCopies has what cannot be read of a checkpoint in the store be read from its copies, as they were listed. Areas without checksums may have other bytes by now.
+func (s *storeSource) readCopies(copies *copyAreas, set *drain.Set) {
+	if s.copy = nil; copies == nil || set == nil || !copies.checked() {
+		return
+	}
+	s.copy = func(rank int, path string, b []byte, off int64) error {
+		in := set.In(&drain.File{Rank: rank, Path: path})
+		i := slices.IndexFunc(set.Files, func(f drain.File) bool { return set.In(&f) == in })
+		if i < 0 {
+			return syscall.ENOENT
+		}
+		return copies.ReadAt(set, i, b, off)
+	}
+}
+
 // Open opens a file.
 func (s *storeSource) Open(rank int, path string) (drain.Reader, error) {
 	files, err := s.files(rank)
@@ -69,7 +91,11 @@ func (s *storeSource) Open(rank int, path string) (drain.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return storeReader{f}, nil
+	r := storeReader{File: f}
+	if copied := s.copy; copied != nil {
+		r.copy = func(b []byte, off int64) error { return copied(rank, path, b, off) }
+	}
+	return r, nil
 }
 
 // Refresh has later calls of Open see what has been written by now.
@@ -87,10 +113,22 @@ func (s *storeSource) Refresh() (err error) {
 func (s *storeSource) Close() error { return s.Refresh() }
 
 // A storeReader is a drain.Reader.
-type storeReader struct{ vfs.File }
+type storeReader struct {
+	vfs.File
+	copy func(b []byte, off int64) error // or nil
+}
 
 // ReadAt fills p, or ends with io.EOF.
-func (r storeReader) ReadAt(p []byte, off int64) (int, error) { return drain.ReadAt(r.File, p, off) }
+func (r storeReader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := drain.ReadAt(r.File, p, off)
+	if !errors.Is(err, syscall.EIO) {
+		return n, err
+	}
+	if r.copy != nil && r.copy(p, off) == nil {
+		return len(p), nil
+	}
+	return n, fmt.Errorf("%w: %w", errUnreadable, err)
+}
 
 // Data returns the next range that is no hole.
 func (r storeReader) Data(off int64) (from, to int64, err error) {
