@@ -207,16 +207,23 @@ func supersede(level setKeeper, put *drain.Set) error {
 	return err
 }
 
-// retain removes old checkpoints of a pattern from a level.
+// retain removes old checkpoints of a pattern from a level. What has lost parts of its copies does not count as one of those that are kept: the newest whole one
+// is never removed for it.
 func (o *drainOptions) retain(level setKeeper, pattern string) error {
 	sets, err := level.Sets()
 	if err != nil {
 		return err
 	}
 	for _, s := range drain.Merge(nil, nil, nil, sets, pattern) {
-		for i := range max(len(s.Checkpoints)-o.keep, 0) {
-			if err := level.Remove(s.Checkpoints[i].Drained); err != nil {
-				return err
+		kept := 0
+		for i := len(s.Checkpoints) - 1; i >= 0; i-- {
+			switch set := s.Checkpoints[i].Drained; {
+			case kept == o.keep:
+				if err := level.Remove(set); err != nil {
+					return err
+				}
+			case set.Protected():
+				kept++
 			}
 		}
 	}

@@ -1,7 +1,11 @@
 package command
 
 import (
+	"fmt"
+	"io"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -10,7 +14,9 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
+	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
 )
 
 // TestDomains: what is at one address fails together, unless that is all there is.
@@ -77,3 +83,58 @@ func TestCheckShards(t *testing.T) {
 		require.ErrorContains(t, err, c.fits)
 	}
 }
+
+// TestRetain: of each level the newest checkpoints are kept. What is left of one that has lost parts of its copies does not take the place of a whole one.
+func TestRetain(t *testing.T) {
+	const size = 16 * nvmf.MiB
+	areas := make([]*drain.Level, 3)
+	for i := range areas {
+		dev, err := memdev.New(size, 4096, memdev.Options{})
+		require.NoError(t, err)
+		whole := microfs.Segment{Length: size}
+		require.NoError(t, microfs.Format(t.Context(), dev, whole, microfs.FormatOptions{Generation: 1}))
+		fs, err := microfs.Mount(t.Context(), dev, whole, microfs.Options{Generation: 1})
+		require.NoError(t, err)
+		areas[i] = drain.OpenArea(fs, fmt.Sprint("area ", i))
+	}
+	put := func(name string, on ...int) {
+		some := make([]*drain.Level, len(areas))
+		for _, i := range on {
+			some[i] = areas[i]
+		}
+		s := &drain.Set{Store: "s", Pattern: "ck.{step}", Name: name, Ranks: 1, Tree: true, Ended: time.Unix(1, 0),
+			Files: []drain.File{{Path: "/ck." + name, Modified: time.Unix(1, 0)}}}
+		_, err := drain.NewCopies(some, []string{"a", "b", "c"}, drain.Code{}).Put(t.Context(), s, emptyFiles{}, func(*drain.File) []int { return []int{0, 1, 2} }, drain.Options{})
+		require.NoError(t, err)
+	}
+	names := func(c *drain.Copies) (list []string) {
+		sets, err := c.Sets()
+		require.NoError(t, err)
+		for i := range sets {
+			list = append(list, fmt.Sprint(sets[i].Name, " ", sets[i].Protected()))
+		}
+		slices.Sort(list)
+		return list
+	}
+	put("1", 0, 1)
+	put("2", 0, 1)
+	put("9", 1, 2)
+	left := drain.NewCopies(areas[:2], []string{"a", "b"}, drain.Code{}) // of 9 only a part
+	require.Equal(t, []string{"1 true", "2 true", "9 false"}, names(left))
+	o := &drainOptions{keep: 1}
+	require.NoError(t, o.retain(left, "ck.{step}"))
+	assert.Equal(t, []string{"2 true", "9 false"}, names(left))
+	put("8", 0, 1)
+	put("10", 0, 1)
+	require.NoError(t, o.retain(left, "ck.{step}"))
+	assert.Equal(t, []string{"10 true"}, names(left))
+}
+
+// emptyFiles is a drain.Source.
+type emptyFiles struct{ drain.Reader }
+
+func (emptyFiles) Open(int, string) (drain.Reader, error) { return emptyFiles{}, nil }
+func (emptyFiles) Refresh() error                         { return nil }
+func (emptyFiles) Data(int64) (from, to int64, err error) { return 0, 0, io.EOF }
+func (emptyFiles) Stat() (int64, time.Time, error)        { return 0, time.Unix(1, 0), nil }
+func (emptyFiles) Close() error                           { return nil }
