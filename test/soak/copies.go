@@ -22,8 +22,6 @@ const (
 	kept = 3
 	// copied is how long a run of a store with copies waits for a target.
 	copied = 20 * time.Second
-	// firstStep is before the first step: no step is the number of a rank, which it could be taken for.
-	firstStep = 1000
 	// storeRounds is how many rounds a store with copies has.
 	storeRounds = 6
 )
@@ -63,7 +61,8 @@ func copyStore(out io.Writer, stage *demo.Stage, t *tally, n int, random *rand.R
 		copies  string
 		targets int
 	}{{"partner", 2}, {"partner", 3}, {"partner", 4}, {"rs:2+1", 3}, {"rs:2+1", 4}, {"rs:2+2", 4}, {"rs:1+2", 3}}[random.IntN(7)]
-	c := &copying{random: random, bears: promises{}, spoilt: map[int]bool{}, step: firstStep, removed: firstStep}
+	first := []int{0, 1000}[random.IntN(2)] // small steps are numbers of ranks, too
+	c := &copying{random: random, bears: promises{}, spoilt: map[int]bool{}, step: first, removed: first}
 	c.testbed = newTestbed(stage, t, fmt.Sprint("copies", n), "512M", kind.targets+random.IntN(2))
 	c.copies, c.tree, c.timeout = kind.copies, random.IntN(2) == 0, copied
 	defer func() {
