@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"slices"
+
+	"nvmecr/microfs"
 )
 
 // An Archive is a second level: a [Level] of directories, or of objects ([OpenBucket]). The methods of Level have the
@@ -58,8 +60,13 @@ func find(a Archive, s *Set) (*Set, error) {
 	if i := slices.IndexFunc(sets, func(have Set) bool { return have.Same(s) }); i >= 0 {
 		return &sets[i], nil
 	}
-	if errors.Is(err, ErrManifest) {
-		return nil, nil // of another set
+	if errors.As(err, new(DamagedSets)) {
+		return nil, nil // the others are listed: at worst the set is there twice
 	}
 	return nil, err
+}
+
+// useless reports whether nothing can be read of the set any more, now or later.
+func (d *DamagedSet) useless() bool {
+	return errors.Is(d.Err, ErrManifest) && !errors.Is(d.Err, errLater) || errors.As(d.Err, new(*microfs.DamageError))
 }

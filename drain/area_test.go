@@ -33,6 +33,15 @@ func (a *areaDevice) mount(t *testing.T, readOnly bool) *Level {
 	return OpenArea(files, "area")
 }
 
+// spoil inverts a bit of some text, wherever the medium has it.
+func (a *areaDevice) spoil(t *testing.T, text string) {
+	b := a.dev.(*memdev.Device).Bytes()
+	require.True(t, bytes.Contains(b, []byte(text)))
+	for at := bytes.Index(b, []byte(text)); at >= 0; at = bytes.Index(b, []byte(text)) {
+		b[at] ^= 1
+	}
+}
+
 // requireIn checks that a level has a set and nothing else, and that its files are data.
 func requireIn(t *testing.T, l *Level, s *Set, data map[string][]byte) {
 	t.Helper()

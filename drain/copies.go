@@ -390,6 +390,31 @@ func (l *Level) removePartials(but string) error {
 	return errors.Join(err, d.Close())
 }
 
+// RemoveDamaged removes the parts whose manifests are damaged, and returns them. They can never be read again, and take space.
+func (c *Copies) RemoveDamaged() (removed DamagedSets, err error) {
+	for _, area := range c.areas {
+		if area == nil {
+			continue
+		}
+		_, e := area.Sets()
+		var damaged DamagedSets
+		if !errors.As(e, &damaged) {
+			err = errors.Join(err, e)
+		}
+		for _, d := range damaged {
+			if !d.useless() {
+				continue
+			}
+			if e := area.remove(filepath.Base(d.Dir)); e != nil {
+				err = errors.Join(err, e)
+			} else {
+				removed = append(removed, d)
+			}
+		}
+	}
+	return removed, err
+}
+
 // Get is Level.Get. If one copy of the file cannot be read it reads the other one, if there is one.
 func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	if s.Code != (Code{}) {

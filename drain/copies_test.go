@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/checkpoint"
+	"nvmecr/microfs"
 	"nvmecr/nvmf"
 )
 
@@ -544,6 +545,46 @@ func TestMergeStem(t *testing.T) {
 		c := &merged[0].Checkpoints[i]
 		assert.Equal(t, !c.Stored, merged[0].Rewritten(c))
 	}
+}
+
+// TestCopiesDamagedManifest: one damaged manifest takes a part of one checkpoint, and keeps no other from being copied. Nothing is left in its place.
+func TestCopiesDamagedManifest(t *testing.T) {
+	old, m, _ := ofRanks(t, "200", 3, 10)
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	_, err := fleet.mount(t, false).Put(t.Context(), old, m, inTree(3), Options{})
+	require.NoError(t, err)
+	fleet.devices[1].spoil(t, `"format": "nvmecr-set"`)
+	s, m, _ := ofRanks(t, "400", 3, 10)
+	c := fleet.mount(t, false)
+	sets, err := c.Sets()
+	require.ErrorAs(t, err, new(*microfs.DamageError))
+	require.Len(t, sets, 1)
+	assert.False(t, sets[0].Protected())
+	removed, err := c.RemoveDamaged()
+	require.NoError(t, err)
+	require.Len(t, removed, 1)
+	_, err = c.Put(t.Context(), s, m, inTree(3), Options{})
+	require.NoError(t, err)
+	sets, err = c.Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 2)
+	removed, err = c.RemoveDamaged()
+	require.NoError(t, err)
+	assert.Empty(t, removed)
+}
+
+// TestUseless: what a later version has written is of use to that.
+func TestUseless(t *testing.T) {
+	for text, useless := range map[string]bool{
+		"":                                      true,
+		`{"format":"nvmecr-set","version":2}`:   false,
+		`{"format":"nvmecr-set","version":1}`:   true,
+		`{"format":"nvmecr-other","version":1}`: true,
+	} {
+		_, err := decode([]byte(text))
+		assert.Equal(t, useless, (&DamagedSet{"", err}).useless(), text)
+	}
+	assert.False(t, (&DamagedSet{"", syscall.EIO}).useless(), "its target may be back")
 }
 
 // TestCopiesOtherPattern: copies that were found by another pattern are taken as they are, with the new one.

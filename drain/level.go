@@ -85,11 +85,13 @@ func (l *Level) manifest(dir string) (*Set, error) {
 }
 
 // Remove removes a set. It is gone at once; its space may follow.
-func (l *Level) Remove(s *Set) error {
+func (l *Level) Remove(s *Set) error { return l.remove(filepath.Base(s.Dir)) }
+
+func (l *Level) remove(dir string) error {
 	if err := l.root.MkdirAll(removalDir); err != nil {
 		return err
 	}
-	err := l.root.Rename(filepath.Base(s.Dir), path.Join(removalDir, uuid.NewString()))
+	err := l.root.Rename(dir, path.Join(removalDir, uuid.NewString()))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -35,6 +35,9 @@ const maxRanks = 1 << 24
 // ErrManifest is wrapped by errors about a manifest that is damaged, or of a later version.
 var ErrManifest = errors.New("not a manifest of a drained set")
 
+// errLater is in the ErrManifest of a manifest that a later version can read.
+var errLater = errors.New("written by a later nvmecr")
+
 // A Set is a checkpoint: files that belong together.
 type Set struct {
 	Store   string    `json:"store"`   // the name of the store that it was read from
@@ -273,7 +276,7 @@ func decode(text []byte) (*Set, error) {
 	case e.Format != format:
 		return nil, fmt.Errorf("%w: its format is %q", ErrManifest, e.Format)
 	case e.Version != version || slices.ContainsFunc(e.Incompatible, func(name string) bool { return name != featureCompress && name != featureShards }):
-		return nil, fmt.Errorf("%w: version %d with features %q, written by a later nvmecr", ErrManifest, e.Version, e.Incompatible)
+		return nil, fmt.Errorf("%w: version %d with features %q, %w", ErrManifest, e.Version, e.Incompatible, errLater)
 	case json.Compact(&set, e.Set) != nil || crc64.Checksum(set.Bytes()) != uint64(e.Sum):
 		return nil, fmt.Errorf("%w: its checksum is wrong", ErrManifest)
 	}

@@ -157,6 +157,10 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 			fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(err))
 		}
 	})
+	removed, err := areas.RemoveDamaged()
+	for _, d := range removed {
+		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("%w; the copies of this checkpoint there are removed", d)))
+	}
 	for _, s := range due {
 		err = errors.Join(err, f.newestReadable(s, r, protected, func(c *drain.Checkpoint) error {
 			if err := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1})); err != nil || o.keep == 0 {

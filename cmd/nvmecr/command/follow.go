@@ -43,6 +43,7 @@ type follower struct {
 	looked time.Duration         // how long the last look took, without what was copied then
 	lost   lostFiles             // with a target that was replaced before the run
 	told   string                // the last error
+	said   map[string]bool       // what the last round has said
 
 	damaged map[string]bool // checkpoints that the store cannot be read of
 	noAreas map[string]bool // errors about targets without a copy area that were told
@@ -110,7 +111,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 		f.calmly(ended, hurry)
 		select {
 		case <-ended.Done():
-			f.told = "" // what is told now is the last word
+			f.told, f.said = "", nil // what is told now is the last word
 			return f.round(cmd.Context(), last)
 		case <-hurry:
 			_ = f.round(cmd.Context(), newest) // which tells
@@ -146,14 +147,18 @@ const (
 	last                // and the job has ended
 )
 
-// untilEnd drops what is written after the end of a context: what a round that is broken off cannot do is no fault.
-type untilEnd struct {
+// A roundWriter drops what is written after the end of a context: what a round that is broken off cannot do is no fault. It drops what the round before has said, too.
+type roundWriter struct {
 	ctx context.Context
 	io.Writer
+	before, said map[string]bool
 }
 
-func (w untilEnd) Write(b []byte) (int, error) {
+func (w roundWriter) Write(b []byte) (int, error) {
 	if w.ctx.Err() != nil {
+		return len(b), nil
+	}
+	if w.said[string(b)] = true; w.before[string(b)] {
 		return len(b), nil
 	}
 	return w.Writer.Write(b)
@@ -166,7 +171,8 @@ func (f *follower) round(ctx context.Context, r round) error {
 	defer f.cmd.SetContext(before)
 	look := *f.drainOptions
 	cfg := *f.cfg
-	look.cfg, look.stderr = &cfg, untilEnd{ctx, f.cmd.ErrOrStderr()}
+	out := roundWriter{ctx, f.cmd.ErrOrStderr(), f.said, map[string]bool{}}
+	look.cfg, look.stderr, f.said = &cfg, out, out.said
 	defer look.close()
 	err := f.look(&look, r)
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {

@@ -9,16 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestUntilEnd(t *testing.T) {
+// TestRoundWriter: a round says what the one before has not said, until it is broken off.
+func TestRoundWriter(t *testing.T) {
 	var out bytes.Buffer
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
-	w := untilEnd{ctx, &out}
-	for _, text := range []string{"before", "after"} {
+	w := roundWriter{ctx, &out, map[string]bool{"as before\n": true}, map[string]bool{}}
+	for _, text := range []string{"as before\n", "new\n", "after\n"} {
 		n, err := w.Write([]byte(text))
 		require.NoError(t, err)
 		assert.Equal(t, len(text), n)
-		end()
+		if text == "new\n" {
+			end()
+		}
 	}
-	assert.Equal(t, "before", out.String())
+	assert.Equal(t, "new\n", out.String())
+	assert.Equal(t, map[string]bool{"as before\n": true, "new\n": true}, w.said, "the next one does not say it either")
 }
