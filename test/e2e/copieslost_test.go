@@ -133,3 +133,29 @@ func TestLostBeforeCopied(t *testing.T) {
 	assert.Contains(t, list, "200 [store] false")
 	assert.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ")
 }
+
+// TestDrainerKilled: the process that copies is started again when it is killed, and copies what has been written.
+func TestDrainerKilled(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	done := filepath.Join(s.Dir, "done")
+	flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner")
+	script := "until [ -e " + done + " ]; do sleep 0.1; done; " + oneSet("3", "400", "all")
+	run, err := s.Start(append(append([]string{s.Nvmecr, "run"}, flags...), "--", "sh", "-c", script))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		for _, pid := range s.Processes() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+			if bytes.Contains(line, []byte("\x00drain\x00--follow\x00")) {
+				return syscall.Kill(pid, syscall.SIGKILL) == nil
+			}
+		}
+		return false
+	}, hang, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(run.Stderr.Tail(100), "nvmecr drain was killed (killed), and is started again")
+	}, hang, 10*time.Millisecond)
+	require.NoError(t, os.WriteFile(done, nil, 0o600))
+	require.NoError(t, run.Wait(t.Context()))
+	assert.Equal(t, []string{"400 [store copies] true"}, levels(t, call(t, s, "checkpoints", "--json")))
+}

@@ -10,18 +10,28 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"nvmecr/drain/s3"
 	"nvmecr/internal/config"
 )
 
-// A drainer is `nvmecr drain --follow` as a process of its own, which copies checkpoints while the job runs.
+// A drainer is `nvmecr drain --follow` as a process of its own, which copies checkpoints while the job runs. One that is killed is started again.
 type drainer struct {
+	path      string
+	args, env []string
+	stdout    io.Writer // or nil
+	stderr    io.Writer
+	copies    bool       // it makes some
+	ended     chan error // what the last process came to
+
+	mu       sync.Mutex // for what is below
 	cmd      *exec.Cmd
 	lifeline io.WriteCloser // each byte has it copy the newest checkpoints at once; it does so, and ends, when this closes
-	stderr   io.Writer
-	copies   bool // it makes some
+	finished bool           // this has been closed
+	stopped  bool           // there is no time for that
 }
 
 // startDrainer starts it, unless the run has no second level, or is part of another one that has it. It has the settings of the
@@ -34,29 +44,85 @@ func (o *runOptions) startDrainer() (*drainer, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &drainer{cmd: exec.Command(self, "drain", "--follow", "--every", o.cfg.Level2Every), stderr: o.stderr, copies: o.cfg.Level2 != "" || o.cfg.Copies != config.CopiesNone}
+	d := &drainer{
+		path: self, args: []string{"drain", "--follow", "--every", o.cfg.Level2Every}, env: o.cfg.Environ(os.Environ()),
+		stderr: o.stderr, copies: o.cfg.Level2 != "" || o.cfg.Copies != config.CopiesNone, ended: make(chan error, 1),
+	}
 	if o.cfg.Keep != "" {
-		d.cmd.Args = append(d.cmd.Args, "--keep-stored", o.cfg.Keep)
+		d.args = append(d.args, "--keep-stored", o.cfg.Keep)
 		if k, _ := parseKeep(o.cfg.Keep); k.count > 0 {
-			d.cmd.Args = append(d.cmd.Args, "--keep", strconv.Itoa(k.count))
+			d.args = append(d.args, "--keep", strconv.Itoa(k.count))
 		}
 	}
 	if o.cfg.Level2Pattern != "" {
-		d.cmd.Args = append(d.cmd.Args, o.cfg.Level2Pattern)
+		d.args = append(d.args, o.cfg.Level2Pattern)
 	}
-	d.cmd.Env = o.cfg.Environ(os.Environ())
-	d.cmd.Stderr = o.stderr
 	if o.cfg.Log != config.LogError {
-		d.cmd.Stdout = o.stderr
+		d.stdout = o.stderr
 	}
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what is typed is for the job
-	if d.lifeline, err = d.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if err := d.cmd.Start(); err != nil {
+	if err := d.begin(); err != nil {
 		return nil, fmt.Errorf("cannot start nvmecr drain: %w", err)
 	}
+	go d.watch()
 	return d, nil
+}
+
+// begin starts the process. The caller holds mu.
+func (d *drainer) begin() (err error) {
+	cmd := exec.Command(d.path, d.args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = d.env, d.stdout, d.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what is typed is for the job
+	lifeline, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		d.cmd, d.lifeline = cmd, lifeline
+	}
+	return err
+}
+
+// drainPause is before a drainer is started again.
+const drainPause = time.Second
+
+// watch waits for the end of the process, and starts another one in its place if it was killed.
+func (d *drainer) watch() {
+	for {
+		err := d.cmd.Wait() // nobody else changes cmd
+		if again, e := d.again(err); !again {
+			d.ended <- errors.Join(err, e)
+			return
+		}
+	}
+}
+
+// again starts the next process if the last one, which came to last, was killed though it had work left.
+func (d *drainer) again(last error) (bool, error) {
+	d.mu.Lock()
+	finished := d.finished
+	d.mu.Unlock()
+	status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case finished:
+		return false, nil
+	case !ok || !status.Signaled():
+		fmt.Fprintf(d.stderr, "nvmecr: nvmecr drain has ended (%v): what the job writes from now on is not copied while it runs\n", last)
+		return false, nil
+	}
+	fmt.Fprintf(d.stderr, "nvmecr: nvmecr drain was killed (%v), and is started again\n", status.Signal())
+	time.Sleep(drainPause)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped {
+		return false, nil
+	}
+	if err := d.begin(); err != nil {
+		return false, fmt.Errorf("it could not be started again: %w", err)
+	}
+	if d.finished {
+		_ = d.lifeline.Close()
+	}
+	return true, nil
 }
 
 // hurry has the drainer copy the newest checkpoints at once when a signal, of the scheduler for instance, says that the job is about to end. stop
@@ -69,7 +135,9 @@ func (d *drainer) hurry() (stop func()) {
 	signal.Notify(told, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	go func() {
 		for range told {
+			d.mu.Lock()
 			_, _ = d.lifeline.Write([]byte{0}) // it may have ended, and says why
+			d.mu.Unlock()
 		}
 	}()
 	return func() {
@@ -83,17 +151,21 @@ func (d *drainer) finish() {
 	if d == nil {
 		return
 	}
+	d.mu.Lock()
+	d.finished = true
 	_ = d.lifeline.Close()
+	d.mu.Unlock()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- d.cmd.Wait() }()
 	var err error
 	select {
-	case err = <-ended:
+	case err = <-d.ended:
 	case <-ctx.Done():
+		d.mu.Lock()
+		d.stopped = true
 		_ = d.cmd.Process.Kill() // what is half copied does not count
-		<-ended
+		d.mu.Unlock()
+		<-d.ended
 		err = errors.New("interrupted")
 	}
 	if err != nil && d.copies {
