@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 
 	"nvmecr/drain"
 	"nvmecr/internal/cli"
@@ -134,7 +135,9 @@ func (o *levelReader) depends(f *drain.File) (targets []int) {
 
 // protect makes copies of checkpoints that have none yet, or not all.
 func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error {
-	protected := func(c *drain.Checkpoint) bool { return c.Copied != nil && c.Copied.Protected() }
+	protected := func(c *drain.Checkpoint) bool {
+		return c.Copied != nil && c.Copied.Protected() || r == now && f.tooLarge[c.Name].Equal(c.Ended())
+	}
 	var due []*drain.Series
 	for i := range list {
 		if f.candidate(&list[i], r, protected) != nil {
@@ -163,7 +166,11 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	}
 	for _, s := range due {
 		err = errors.Join(err, f.newestReadable(s, r, protected, func(c *drain.Checkpoint) error {
-			if err := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1})); err != nil || o.keep == 0 {
+			err := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1}))
+			if errors.Is(err, syscall.ENOSPC) {
+				f.tooLarge[c.Name] = c.Ended()
+			}
+			if err != nil || o.keep == 0 {
 				return err
 			}
 			return o.retain(areas.Copies, s.Pattern)

@@ -46,6 +46,9 @@ type follower struct {
 	said   map[string]bool       // what the last round has said
 
 	damaged map[string]bool // checkpoints that the store cannot be read of
+	// tooLarge are checkpoints, by name, for which copy areas had no space, as they were last changed: the job does not pay for another try.
+	tooLarge map[string]time.Time
+
 	noAreas map[string]bool // errors about targets without a copy area that were told
 }
 
@@ -91,7 +94,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return err
 		}
 	}
-	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}, noAreas: map[string]bool{}, damaged: map[string]bool{}}
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}, noAreas: map[string]bool{}, damaged: map[string]bool{}, tooLarge: map[string]time.Time{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hurry := make(chan struct{}, 1)
