@@ -89,3 +89,21 @@ func TestTwoOfOneName(t *testing.T) {
 	r.ok(t)
 	assert.Contains(t, r.stderr, ": 400, in the store")
 }
+
+// TestRestoreDamaged: a damaged checkpoint of the second level does not take the place of what the store has.
+func TestRestoreDamaged(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	dir := filepath.Join(s.Dir, "lustre")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	sh(t, s, oneSet("3", "400", "old"), "--level2", dir, "--size", "256M").ok(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "default", "ck.400", "ck.400.1"), []byte("odd of 1\n"), 0o600))
+	content := func() string { return sh(t, s, "cat /nvmecr/ck.400.*").ok(t) }
+	assert.Equal(t, "400: is in the store\n", call(t, s, "restore").ok(t))
+	assert.Contains(t, call(t, s, "restore", "--from", "level2").stderr, "; the store keeps what it has\n")
+	assert.Equal(t, "old of 0\nold of 1\nold of 2\n", content())
+	killed(t, s, oneSet("3", "400", "new"))
+	call(t, s, "restore").refused(t, "400: the store has files of these names with other content; --checkpoint 400 replaces them")
+	assert.Contains(t, call(t, s, "restore", "--checkpoint", "400").stderr, "; the store keeps what it has\n")
+	assert.Equal(t, "new of 0\nnew of 1\nnew of 2\n", content())
+}

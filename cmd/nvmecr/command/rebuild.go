@@ -52,8 +52,11 @@ func (o *restoreOptions) rebuild(cmd *cobra.Command, args []string) error {
 
 // restoreLost copies back what the store lacks of checkpoints, the newest first.
 func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
-	o.from = levelCopies
+	o.from, o.passOver = levelCopies, true
 	list, err := o.allLevels(cmd, pattern)
+	if err == nil {
+		err = o.end() // what cannot be read is not lost
+	}
 	if err != nil {
 		return err
 	}

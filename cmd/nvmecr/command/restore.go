@@ -94,6 +94,9 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if launched(proc) && o.nothingToDo(from) {
+		return nil
+	}
 	if err := o.fetch(cmd.Context(), cfg, proc, from); err != nil || launched(proc) {
 		return err
 	}
@@ -103,21 +106,28 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// nothingToDo reports whether the store has the newest checkpoint, and nobody has said which one to copy, or from where.
+func (o *restoreOptions) nothingToDo(from origin) bool {
+	return from.inStore && o.name == "" && o.from == ""
+}
+
 // An origin is where a checkpoint is copied from.
 type origin struct {
 	level string // as --from has it
 	set   *drain.Set
 	need  []int // of its files; nil: all
 	get   func(ctx context.Context, s *drain.Set, file int, w io.WriterAt, o drain.Options) error
+	// inStore is true if the store has it already. replaces is true if that, or other content in its place, is to be replaced.
+	inStore, replaces bool
 }
 
 // origins returns those of a checkpoint that --from lets be, the nearest first.
 func (o *restoreOptions) origins(c *drain.Checkpoint) (list []origin) {
 	if c.Recoverable() && o.from != levelSecond {
-		list = append(list, origin{levelCopies, c.Copied, append([]int{}, c.Need...), o.copies.Get})
+		list = append(list, origin{level: levelCopies, set: c.Copied, need: append([]int{}, c.Need...), get: o.copies.Get})
 	}
 	if c.Drained != nil && o.from != levelCopies {
-		list = append(list, origin{levelSecond, c.Drained, nil, o.level.Get})
+		list = append(list, origin{level: levelSecond, set: c.Drained, get: o.level.Get})
 	}
 	return list
 }
@@ -133,9 +143,37 @@ func (from origin) amount() (files int, bytes nvmf.Bytes) {
 	return len(from.need), bytes
 }
 
+// check reads files that take the place of what the store has: if they are damaged that stays.
+func (from origin) check(ctx context.Context, files []int) error {
+	if !from.replaces {
+		return nil
+	}
+	for _, i := range files {
+		if from.need != nil && !slices.Contains(from.need, i) {
+			continue
+		}
+		if err := from.get(ctx, from.set, i, nowhere{}, drain.Options{}); err != nil {
+			return fmt.Errorf("%w; the store keeps what it has", err)
+		}
+	}
+	return nil
+}
+
+// nowhere is an io.WriterAt.
+type nowhere struct{}
+
+func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
 // fetch copies a set: as a rank its part, otherwise as all ranks.
 func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, proc store.Proc, from origin) error {
 	if !launched(proc) {
+		var all []int
+		for i := range from.set.Files {
+			all = append(all, i)
+		}
+		if err := from.check(ctx, all); err != nil {
+			return err
+		}
 		if err := startRanks(ctx, from, o.stderr); err != nil {
 			return err
 		}
@@ -151,6 +189,10 @@ func (o *restoreOptions) inRun(cmd *cobra.Command, args []string) error {
 	from, err := o.find(cmd, first(args))
 	if err != nil {
 		return err
+	}
+	if o.nothingToDo(from) {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: is in the store\n", printable(from.set.Name))
+		return nil
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -194,7 +236,15 @@ func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, 
 	if err != nil {
 		return from, err
 	}
+	rewritten := map[*drain.Set]bool{}
 	for i := range list { // what only the store has is no choice
+		for j := range list[i].Checkpoints {
+			c := &list[i].Checkpoints[j]
+			again := list[i].Rewritten(c)
+			for _, from := range o.origins(c) {
+				rewritten[from.set] = again
+			}
+		}
 		list[i].Checkpoints = slices.DeleteFunc(list[i].Checkpoints, func(c drain.Checkpoint) bool { return len(o.origins(&c)) == 0 })
 	}
 	list = slices.DeleteFunc(list, func(s drain.Series) bool { return len(s.Checkpoints) == 0 })
@@ -205,7 +255,13 @@ func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, 
 	for i := len(series.Checkpoints) - 1; i >= 0; i-- {
 		c := &series.Checkpoints[i]
 		if o.name == "" || o.name == c.Name {
-			return o.origins(c)[0], nil
+			from := o.origins(c)[0]
+			from.inStore = c.InStore() && c.Complete()
+			from.replaces = from.inStore || rewritten[from.set] || len(c.Replaced) > 0
+			if from.replaces && !from.inStore && o.name == "" {
+				return from, fmt.Errorf("%s: the store has files of these names with other content; --checkpoint %[1]s replaces them", c.Name)
+			}
+			return from, nil
 		}
 	}
 	return from, fmt.Errorf("no checkpoint %s of %s outside of the store; `nvmecr checkpoints` lists those that there are", o.name, series.Pattern)
@@ -237,6 +293,11 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, proc sto
 	}
 	if len(mine) == 0 {
 		return o.await()
+	}
+	if launched(proc) && !o.together { // else it is checked
+		if err := from.check(ctx, mine); err != nil {
+			return err
+		}
 	}
 	m, err := openInRun(cfg, proc, lineLogger(o.stderr))
 	if err != nil {

@@ -108,9 +108,9 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pro
 			switch {
 			case c.Name != o.name:
 			case o.from == levelCopies && need.of(c.Copied):
-				return o.share(cmd.Context(), cfg, proc, origin{levelCopies, c.Copied, need.Files, o.copies.Get})
+				return o.share(cmd.Context(), cfg, proc, origin{level: levelCopies, set: c.Copied, need: need.Files, get: o.copies.Get})
 			case o.from == levelSecond && need.of(c.Drained):
-				return o.share(cmd.Context(), cfg, proc, origin{levelSecond, c.Drained, need.Files, o.level.Get})
+				return o.share(cmd.Context(), cfg, proc, origin{level: levelSecond, set: c.Drained, need: need.Files, get: o.level.Get})
 			}
 		}
 	}
