@@ -86,6 +86,12 @@ func (p *pair) open(o Options) (*Device, error) {
 	return Open(context.Background(), [2]Dial{p.dial(0), p.dial(1)}, o)
 }
 
+// useAfter uses the mirror after the side s was lost and replaced.
+func (p *pair) useAfter(s int) *user {
+	p.replace(s)
+	return p.use(Options{})
+}
+
 func (p *pair) side(s int) Side { return Side{kept{p.sides[s]}, s} }
 
 func (p *pair) state(s int) *state {
@@ -144,6 +150,9 @@ func (u *user) read(lba nvmf.LBA) int {
 	require.True(u.t, bytes.Equal(block(b[0]), b), "a mixture in block %d", lba)
 	return int(b[0])
 }
+
+// blockAt returns where a block of the mirror is.
+func (s Side) blockAt(lba nvmf.LBA) nvmf.LBA { return nvmf.LBA(s.start()/4096) + lba }
 
 func block(n byte) []byte { return bytes.Repeat([]byte{n}, 4096) }
 
@@ -372,6 +381,55 @@ func TestPause(t *testing.T) {
 	}
 }
 
+// TestPauseInTurn: one side pauses, and later the other one does and loses its cache. Neither loss costs anything.
+func TestPauseInTurn(t *testing.T) {
+	t.Parallel()
+	for s := range 2 {
+		p := newPair(t)
+		p.sides[s].UseVolatileCache()
+		u := p.use(Options{Patience: time.Minute})
+		require.NoError(t, u.write(0, block(1)))
+		p.sides[1-s].Disconnect()
+		require.NoError(t, u.write(0, block(2)))
+		p.sides[s].Disconnect()
+		require.NoError(t, p.sides[s].Rot(p.side(s).blockAt(0), func(b []byte) { copy(b, block(9)) })) // as if lost with a cache
+		require.ErrorIs(t, u.do(nvmf.Write, 1, block(3)), nvmf.ErrConnectionLost)
+		require.NoError(t, u.q.Reset(context.Background()))
+		require.Equal(t, 2, u.read(0))
+		// Until what it lacks is there, it is not read, though the other one pauses, too.
+		require.NoError(t, p.sides[s].Rot(p.side(s).blockAt(1), func(b []byte) { copy(b, block(9)) }))
+		p.sides[1-s].Disconnect()
+		require.ErrorIs(t, u.do(nvmf.Read, 0, make([]byte, 4096)), nvmf.ErrConnectionLost)
+		require.NoError(t, u.q.Reset(context.Background()))
+		require.NotEqual(t, 9, u.read(1))
+		u.end()
+		u = p.useAfter(1 - s)
+		require.Equal(t, 2, u.read(0))
+		u.end()
+	}
+}
+
+// TestPauseStrict: what is read of one side is read of that side also after a pause.
+func TestPauseStrict(t *testing.T) {
+	t.Parallel()
+	for s := range 2 {
+		p := newPair(t)
+		p.use(Options{}).end()
+		require.NoError(t, p.sides[s].Rot(p.side(s).blockAt(0), func(b []byte) { copy(b, block(9)) }))
+		dev, err := p.open(Options{ReadOnly: true, Patience: time.Minute})
+		require.NoError(t, err)
+		require.NoError(t, dev.ReadFrom(s))
+		q, err := dev.OpenQueue(context.Background(), 1)
+		require.NoError(t, err)
+		u := &user{t, dev, q}
+		p.sides[s].Disconnect()
+		require.ErrorIs(t, u.do(nvmf.Read, 0, make([]byte, 4096)), nvmf.ErrConnectionLost)
+		require.NoError(t, u.q.Reset(context.Background()))
+		require.Equal(t, 9, u.read(0))
+		u.end()
+	}
+}
+
 // TestHeal: what a crash has left on one side only is on both once it was read.
 func TestHeal(t *testing.T) {
 	p := newPair(t)
@@ -389,6 +447,54 @@ func TestHeal(t *testing.T) {
 	p.replace(0)
 	u = p.use(Options{})
 	require.Equal(t, 9, u.read(0))
+	u.end()
+}
+
+// TestHealAgain: where the connection is lost to the side that what is read is written to, that side gets it after the reset, and what it
+// has lost with its cache before.
+func TestHealAgain(t *testing.T) {
+	t.Parallel()
+	for s := range 2 {
+		p := newPair(t)
+		p.sides[s].UseVolatileCache()
+		u := p.use(Options{Patience: time.Minute})
+		require.NoError(t, u.write(0, block(1)))
+		require.NoError(t, u.write(1, block(2)))
+		if s == 1 {
+			p.sides[0].Disconnect()
+			require.NoError(t, u.write(0, block(1))) // so reads are from side 1
+		}
+		u.dev.Heal(true)
+		require.NoError(t, u.do(nvmf.Read, 0, make([]byte, 4096)))
+		p.sides[1-s].Disconnect()
+		require.ErrorIs(t, u.do(nvmf.Read, 0, make([]byte, 4096)), nvmf.ErrConnectionLost)
+		u.dev.Heal(false)
+		require.NoError(t, p.sides[1-s].Rot(p.side(1-s).blockAt(1), func(b []byte) { copy(b, block(9)) })) // as if lost with a cache
+		require.NoError(t, u.q.Reset(context.Background()))
+		for lba, want := range []byte{1, 2} {
+			b := make([]byte, 4096)
+			require.NoError(t, u.do(nvmf.Read, nvmf.LBA(lba), b))
+			require.True(t, bytes.Equal(block(want), b), "block %d", lba)
+		}
+		u.end()
+		u = p.useAfter(s)
+		require.Equal(t, 2, u.read(1))
+		u.end()
+	}
+}
+
+// TestDamagedAway: where one side is damaged, and the connection to the other one is lost, a read can be repeated.
+func TestDamagedAway(t *testing.T) {
+	p := newPair(t)
+	u := p.use(Options{})
+	require.NoError(t, u.write(0, block(1)))
+	media := &nvmf.StatusError{Opcode: nvmf.Read, SCT: 2, SC: 0x81}
+	p.sides[0].FailAt(nvmf.Read, 1, media)
+	p.sides[1].DisconnectAt(nvmf.Read, 1)
+	require.ErrorIs(t, u.do(nvmf.Read, 0, make([]byte, 4096)), nvmf.ErrConnectionLost)
+	require.NoError(t, u.q.Reset(context.Background()))
+	p.sides[0].FailAt(nvmf.Read, 1, media)
+	require.Equal(t, 1, u.read(0))
 	u.end()
 }
 
@@ -495,6 +601,37 @@ func TestResync(t *testing.T) {
 			u.end()
 		}
 	}
+}
+
+// TestResyncAgain: a copy whose end one side alone has on record is made again. Until that is complete it does not count, though its side said that it had everything.
+func TestResyncAgain(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	p := newPair(t)
+	u := p.use(Options{})
+	last := nvmf.LBA(u.dev.Identity().Blocks - 1)
+	require.NoError(t, u.write(last, block(1)))
+	p.kill(1)
+	require.NoError(t, u.write(last, block(2)))
+	u.end()
+	p.back(1)
+	refused := &nvmf.StatusError{Opcode: nvmf.Write, SC: 0x83}
+	p.sides[0].FailAt(nvmf.Write, 1, refused) // the last step
+	require.ErrorIs(t, Resync(ctx, p.side(0), p.side(1), nil, nil), refused)
+	require.Equal(t, both, p.state(1).mode)
+
+	u = p.use(Options{})
+	require.NoError(t, u.write(last, block(3)))
+	u.end()
+	require.NoError(t, Outdate(ctx, p.side(0), p.side(1)))
+	require.Equal(t, stale, p.state(1).mode, "outdated")
+	require.NoError(t, Resync(ctx, p.side(0), p.side(1), nil, nil))
+	require.Equal(t, p.state(0), p.state(1))
+
+	p.kill(0)
+	u = p.useAfter(0)
+	require.Equal(t, 3, u.read(last))
+	u.end()
 }
 
 // TestSplit: sides of which each has something that the other one lacks are not used.

@@ -216,6 +216,9 @@ func (q *Queue) read(c *nvmf.Command, t *transfer) error {
 	if damaged(err) && q.uses(other) && !q.strict {
 		first := err
 		if err = q.again(c, t, other); err != nil {
+			if errors.Is(err, nvmf.ErrConnectionLost) {
+				return err // the other side may have it
+			}
 			return first
 		}
 		other = t.from
@@ -228,13 +231,15 @@ func (q *Queue) read(c *nvmf.Command, t *transfer) error {
 	return q.again(&w, t, other)
 }
 
-// again executes a command on one side.
+// again executes a command on one side. What is lost with the connection is found by the next Reset.
 func (q *Queue) again(c *nvmf.Command, t *transfer, s int) error {
 	q.batch[0], q.batch[1] = q.batch[0][:0], q.batch[1][:0]
 	q.add(t, c, s)
 	q.send()
 	_ = q.sides[s].Wait(t.list[s][:]) // it has its own error
-	return t.sub[s].Err
+	err := t.sub[s].Err
+	q.down[s] = q.down[s] || errors.Is(err, nvmf.ErrConnectionLost)
+	return err
 }
 
 // ReadOther reads from the side that reads are not from; see nvmf.MirroredQueue.
@@ -246,7 +251,6 @@ func (q *Queue) ReadOther(c *nvmf.Command) error {
 	}
 	if err == nil {
 		err = q.again(c, q.take(c), other)
-		q.down[other] = q.down[other] || errors.Is(err, nvmf.ErrConnectionLost)
 		q.free = append(q.free, c.Tag)
 	}
 	c.Finish(err)
@@ -302,11 +306,14 @@ func (q *Queue) Reset(ctx context.Context) error {
 	case errs[1] != nil:
 		return q.dev.lose(1, errs[1])
 	}
-	// What one has missed, or lost with its cache, it gets from the other one.
-	q.healing = !q.dev.o.ReadOnly && (q.down[0] || q.down[1])
-	if q.down[0] && !q.down[1] {
-		q.first = 1
+	// What one has missed, or lost with its cache, it gets from the other one. Until it has everything, the other one stays the one that is read.
+	if q.down[0] != q.down[1] && !q.healing && !q.strict {
+		q.first = 0
+		if q.down[0] {
+			q.first = 1
+		}
 	}
+	q.healing = !q.dev.o.ReadOnly && (q.healing || q.down[0] || q.down[1])
 	q.down = [2]bool{}
 	return nil
 }

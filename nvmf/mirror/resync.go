@@ -21,7 +21,7 @@ var ErrNotAlone = errors.New("the side is not alone")
 // meanwhile but what is in the first bytes of the mirror, the same again and again. What is interrupted leaves to stale. progress is told how many bytes of how many were copied; it may
 // be nil.
 func Resync(ctx context.Context, from, to Side, used Used, progress func(done, all nvmf.Bytes)) error {
-	st, _, err := compare(ctx, from, to)
+	st, before, err := compare(ctx, from, to)
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,8 @@ func Resync(ctx context.Context, from, to Side, used Used, progress func(done, a
 		return fmt.Errorf("the mirror has %v in blocks of %v, which do not fit a namespace of %v in blocks of %v: take another one: %w",
 			st.length, ids[0].LBASize, ids[1].Capacity(), ids[1].LBASize, nvmf.ErrUnsupported)
 	}
-	if err := to.write(ctx, &state{stale, st.generation, st.mirror, st.length}); err != nil {
+	begun := behind(st, before)
+	if err := to.write(ctx, begun); err != nil {
 		return err
 	}
 	if used == nil {
@@ -40,11 +41,21 @@ func Resync(ctx context.Context, from, to Side, used Used, progress func(done, a
 	if err := copyUsed(ctx, from, to, used, progress); err != nil {
 		return err
 	}
-	now := &state{both, st.generation + 1, st.mirror, st.length}
+	now := &state{both, begun.generation + 1, st.mirror, st.length}
 	if err := to.write(ctx, now); err != nil {
 		return err
 	}
 	return from.write(ctx, now)
+}
+
+// behind returns the state of a side that lacks something of the other one, which is alone with st. It is newer than what the side said before: where a
+// copy was complete, and the other one does not say so yet, that is a state of a later generation than st.
+func behind(st, before *state) *state {
+	b := &state{stale, st.generation, st.mirror, st.length}
+	if before != nil {
+		b.generation = max(b.generation, before.generation+1)
+	}
+	return b
 }
 
 // compare returns the state of a side that is alone, and that of the other one, which may be copied to; nil if that has none.
@@ -74,7 +85,7 @@ func Outdate(ctx context.Context, from, to Side) error {
 	if err != nil || before == nil || before.mode == stale {
 		return err
 	}
-	return to.write(ctx, &state{stale, st.generation, st.mirror, st.length})
+	return to.write(ctx, behind(st, before))
 }
 
 // copyUsed copies the bytes, and makes them durable.
