@@ -301,3 +301,34 @@ func TestMirrorForeign(t *testing.T) {
 	_, err := takeLease(ctx, mirrorConfig(t, targets...), t.Logf, quick)
 	require.ErrorIs(t, err, parttable.ErrForeign)
 }
+
+// TestMirrorOlderImage: a target that has come back as it was some runs ago is behind, also where the other one has lost nothing meanwhile.
+func TestMirrorOlderImage(t *testing.T) {
+	for s := range 2 {
+		t.Run(fmt.Sprint("target ", s), func(t *testing.T) {
+			t.Parallel()
+			memory := []target.Backing{blankMemory(t), blankMemory(t)}
+			targets := []*served{serve(t, 0, memory[0]), serve(t, 1, memory[1])}
+			run := startMirrored(t, targets...)
+			run.write("before")
+			run.end()
+			older := make([]byte, 64*nvmf.MiB)
+			require.NoError(t, memory[s].ReadAt(older, 0))
+			run = startMirrored(t, targets...)
+			run.write("after")
+			run.end()
+
+			require.NoError(t, memory[s].WriteAt(older, 0))
+			run = startMirrored(t, targets...)
+			run.check("before", "after")
+			run.end()
+			require.Equal(t, 2, strings.Count(run.said.String(), "is complete again"), run.said.String())
+
+			targets[1-s].stop()
+			targets[1-s] = serve(t, 1-s, blankMemory(t))
+			run = startMirrored(t, targets...)
+			run.check("before", "after")
+			run.end()
+		})
+	}
+}

@@ -106,6 +106,9 @@ func (l *Lease) restoreMirrors(ctx context.Context) error {
 		if !ok {
 			continue
 		}
+		if err := m.Advance(ctx); err != nil {
+			return fmt.Errorf("target %s: %w", p.id, err)
+		}
 		only, alone := m.Alone()
 		if !alone {
 			continue

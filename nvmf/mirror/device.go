@@ -231,6 +231,33 @@ func (d *Device) record() error {
 	return nil
 }
 
+// Advance has both sides say that they are there in a new generation, as each run does when it begins: an older image of either one in its place is behind
+// then. No other process writes meanwhile.
+func (d *Device) Advance(ctx context.Context) error {
+	if d.owed.Load() != nil {
+		return d.record() // a new mirror
+	}
+	if _, ok := d.Alone(); ok {
+		return nil
+	}
+	var now *state
+	return d.each(ctx, func(s int) error {
+		ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+		defer cancel()
+		if now == nil {
+			st, err := d.side(s).read(ctx)
+			if err != nil {
+				return err
+			}
+			if st == nil || st.mode != both || st.mirror != d.mirror {
+				return fmt.Errorf("the state of side %d: %w", s, nvmf.ErrNamespaceChanged)
+			}
+			now = &state{both, st.generation + 1, st.mirror, st.length}
+		}
+		return d.side(s).write(ctx, now)
+	})
+}
+
 // Level makes a part of the mirror the same on both sides, after a crash: the caller is the only one that writes there.
 func (d *Device) Level(ctx context.Context, start, length nvmf.Bytes) (err error) {
 	if _, ok := d.Alone(); ok {

@@ -335,6 +335,33 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestAdvance loses either side at each write of a new generation: all is there, and the side that was lost is behind, or as new as the other one.
+func TestAdvance(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for lost := range 2 {
+		for at := 1; at <= 2; at++ {
+			p := newPair(t)
+			u := p.use(Options{})
+			require.NoError(t, u.dev.Advance(ctx))
+			require.EqualValues(t, 2, p.state(0).generation)
+			require.Equal(t, p.state(0), p.state(1))
+			require.NoError(t, u.write(0, block(1)))
+			p.gone[lost] = true
+			p.sides[lost].CutAt(at, 100)
+			require.NoError(t, u.dev.Advance(ctx))
+			require.NoError(t, u.write(0, block(2)))
+			_, alone := u.dev.Alone()
+			require.True(t, alone)
+			u.end()
+			p.back(lost)
+			u = p.use(Options{})
+			require.Equal(t, 2, u.read(0))
+			u.end()
+		}
+	}
+}
+
 // TestBothLost: where both sides are gone, so is the mirror.
 func TestBothLost(t *testing.T) {
 	p := newPair(t)
