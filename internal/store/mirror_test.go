@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/mirror"
 	"nvmecr/nvmf/target"
 )
@@ -331,4 +333,44 @@ func TestMirrorOlderImage(t *testing.T) {
 			run.end()
 		})
 	}
+}
+
+// TestMirrorElsewhere: where only another process of the job has lost a target, the run tells of it, and has the target know that it is behind.
+func TestMirrorElsewhere(t *testing.T) {
+	t.Parallel()
+	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}
+	run := startMirrored(t, targets...)
+	run.write("before")
+	var elsewhere [2]*blocktest.Faulty
+	var dial [2]mirror.Dial
+	for s := range dial {
+		dev, err := connectTo(ctx, run.cfg, targets[s].id, false)
+		require.NoError(t, err)
+		elsewhere[s], err = blocktest.NewFaulty(dev)
+		require.NoError(t, err)
+		dial[s] = func(context.Context) (nvmf.Device, error) { return elsewhere[s], nil }
+	}
+	dev, err := mirror.Open(ctx, dial, mirror.Options{Patience: time.Millisecond})
+	require.NoError(t, err)
+	require.NoError(t, elsewhere[0].Crash(1))
+	require.NoError(t, dev.Level(ctx, 0, 4*nvmf.KiB))
+	_, alone := dev.Alone()
+	require.True(t, alone)
+	require.NoError(t, dev.Close())
+
+	require.Eventually(t, func() bool { return len(degradedOf(run.lease)) == 1 }, hang, 10*time.Millisecond)
+	assert.Equal(t, []nvmf.TransportID{targets[0].id}, degradedOf(run.lease))
+	require.Eventually(t, func() bool {
+		run.mu.Lock()
+		defer run.mu.Unlock()
+		return strings.Contains(run.said.String(), "is back")
+	}, hang, 10*time.Millisecond)
+	run.write("after")
+	run.check("before", "after")
+	run.end()
+
+	targets[1].stop()
+	targets[1] = serve(t, 1, blankMemory(t))
+	_, err = takeLease(ctx, mirrorConfig(t, targets...), run.say, quick)
+	require.ErrorIs(t, err, mirror.ErrStale)
 }

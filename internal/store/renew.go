@@ -9,6 +9,7 @@ import (
 	"nvmecr/internal/panics"
 	"nvmecr/internal/runrecord"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/mirror"
 )
 
 // lastWord is how long the renewal of one target tries to record the end of the run. End stops waiting after silent, also if a command to a target
@@ -108,7 +109,13 @@ func (p *leasePart) renew(ctx context.Context) (err error) {
 		if job := p.lease.job.Load(); job != nil {
 			p.me.Job = *job
 		}
-		return p.write(int(p.me.Beat % 2))
+		if err := p.write(int(p.me.Beat % 2)); err != nil {
+			return err
+		}
+		if q, ok := p.q.(*mirror.Queue); ok {
+			return q.Look()
+		}
+		return nil
 	})
 	if taken(err) && p.reserve != nil {
 		return p.reserve(ctx) // fails if it is another run's; else the target had forgotten ours

@@ -87,7 +87,7 @@ func (d *Device) Alone() (side int, ok bool) {
 // New reports whether neither side was part of a mirror before.
 func (d *Device) New() bool { st := d.owed.Load(); return st != nil && st.mode == both }
 
-// OnAlone has f told when a side is lost, and the other one goes on alone. It is called before anything is written.
+// OnAlone has f told when a side is lost, and the other one goes on alone. It is called before anything is written by this process.
 func (d *Device) OnAlone(f func(lost int, cause error)) { d.told = f }
 
 // Heal has what is read from one side written to the other one, until it is called with false. The caller is the only one that writes there.
@@ -152,6 +152,15 @@ func (d *Device) lose(s int, cause error) error {
 		d.told(s, cause)
 	}
 	return nil
+}
+
+// goOn has the device use a side alone, since that is on record there.
+func (d *Device) goOn(s int, cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.alone.CompareAndSwap(none, int32(s)) && d.told != nil {
+		d.told(1-s, cause)
+	}
 }
 
 // retryPause is between attempts to reach a side.

@@ -22,6 +22,9 @@ var (
 	ErrOther = errors.New("the two sides are of different mirrors: name the targets in the order in which the store was made, or empty the one that is to be replaced")
 )
 
+// errElsewhere: another process has lost a side.
+var errElsewhere = errors.New("a process of the job could not reach it")
+
 // errPatience ends the attempts to reach a side while the other one is there.
 var errPatience = errors.New("not back in time")
 

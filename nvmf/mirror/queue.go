@@ -257,20 +257,40 @@ func (q *Queue) ReadOther(c *nvmf.Command) error {
 	return err
 }
 
+// saysAlone reads whether a side has gone on alone.
+func (q *Queue) saysAlone(s int) (bool, error) {
+	q.look = q.dev.side(s).stateCommand(q.lookData[:])
+	q.sides[s].Submit(q.lookList[:])
+	if err := q.sides[s].Wait(q.lookList[:]); err != nil {
+		q.down[s] = q.down[s] || errors.Is(err, nvmf.ErrConnectionLost)
+		return false, err
+	}
+	st, err := decode(q.lookData[:], s)
+	return st != nil && st.mode == alone && st.mirror == q.dev.mirror, err
+}
+
+// Look looks whether another process has lost a side which this one still reaches. The device uses the other one alone then, and tells of that.
+func (q *Queue) Look() error {
+	for s := range q.sides {
+		if !q.uses(0) || !q.uses(1) {
+			break
+		}
+		if is, err := q.saysAlone(s); err != nil {
+			return err
+		} else if is {
+			q.dev.goOn(s, errElsewhere)
+		}
+	}
+	return nil
+}
+
 // follow looks whether the side that was not read has gone on alone since, and reads there if so. The error is for all reads.
 func (q *Queue) follow(cmds []*nvmf.Command) error {
 	other := 1 - q.source()
 	if !q.uses(other) {
 		return nil
 	}
-	q.look = q.dev.side(other).stateCommand(q.lookData[:])
-	q.sides[other].Submit(q.lookList[:])
-	if err := q.sides[other].Wait(q.lookList[:]); err != nil {
-		q.down[other] = q.down[other] || errors.Is(err, nvmf.ErrConnectionLost)
-		return err
-	}
-	st, err := decode(q.lookData[:], other)
-	if err != nil || st == nil || st.mode != alone || st.mirror != q.dev.mirror {
+	if is, err := q.saysAlone(other); err != nil || !is {
 		return err
 	}
 	q.dev.alone.Store(int32(other))
