@@ -90,6 +90,20 @@ func TestLevel2(t *testing.T) {
 			assert.Contains(t, r.stderr, "state.1: checksum mismatch")
 			assert.Equal(t, []string{"100 [level2] true", "200 [store level2] true"}, list(), "nothing of what is damaged stays")
 
+			// What the store has is not given up for it.
+			damaged = filepath.Join(put, map[config.View]string{config.ViewJob: "", config.ViewRank: "rank1"}[view], "ck-200", "state.1")
+			whole, err := os.ReadFile(damaged)
+			require.NoError(t, err)
+			require.NoError(t, os.Truncate(damaged, 3))
+			r = restore("--checkpoint", "200", pattern)
+			assert.NotZero(t, r.code)
+			assert.Contains(t, r.stderr, "state.1: checksum mismatch")
+			assert.Contains(t, r.stderr, "the store keeps what it has")
+			again := filepath.Join(s.Dir, "again")
+			call(t, s, "cp", "/", again).ok(t)
+			assert.True(t, sameTree(before, tree(t, again)))
+			require.NoError(t, os.WriteFile(damaged, whole, 0o600))
+
 			drain("--keep", "1", pattern).ok(t)
 			assert.Contains(t, list(), "200 [store level2] true")
 			assert.NoDirExists(t, filepath.Join(dir, "default", "ck-100"))
@@ -212,6 +226,16 @@ func TestRunWithLevel2(t *testing.T) {
 			assert.Equal(t, "100\n", r.ok(t), "its list of files is damaged, too")
 			assert.Contains(t, r.stderr, newest+" is passed over: not a manifest")
 			assert.Equal(t, 1, call(t, s, "checkpoints").code)
+
+			if view == config.ViewJob {
+				// It keeps no other one from being copied, and from being removed.
+				r = sh(t, s, "mkdir /nvmecr/ck-400 && for f in a b; do echo $f >/nvmecr/ck-400/$f; done", flags...)
+				r.ok(t)
+				assert.NotContains(t, r.stderr, "may not be copied")
+				assert.DirExists(t, filepath.Join(dir, "default", "ck-400"))
+				call(t, s, "drain", "--keep", "1", pattern)
+				assert.NoDirExists(t, filepath.Join(dir, "default", "ck-100"))
+			}
 
 			require.NoError(t, os.Rename(dir, dir+".away"))
 			sh(t, s, "true").refused(t, "second level "+dir)

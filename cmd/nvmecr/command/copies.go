@@ -204,9 +204,18 @@ type setKeeper interface {
 	Remove(*drain.Set) error
 }
 
+// wholeSets returns the sets of a level. That others are damaged has been told by whoever has listed the checkpoints.
+func wholeSets(level setKeeper) ([]drain.Set, error) {
+	sets, err := level.Sets()
+	if errors.As(err, new(drain.DamagedSets)) {
+		err = nil
+	}
+	return sets, err
+}
+
 // supersede removes what a level had of a checkpoint that has been written again since. If that was found by another pattern, the new one has to have all of its files.
 func supersede(level setKeeper, put *drain.Set) error {
-	sets, err := level.Sets()
+	sets, err := wholeSets(level)
 	if err != nil {
 		return err
 	}
@@ -221,7 +230,7 @@ func supersede(level setKeeper, put *drain.Set) error {
 // retain removes old checkpoints of a pattern from a level. What has lost parts of its copies does not count as one of those that are kept: the newest whole one
 // is never removed for it.
 func (o *drainOptions) retain(level setKeeper, pattern string) error {
-	sets, err := level.Sets()
+	sets, err := wholeSets(level)
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,7 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 	if len(pending) == 0 {
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
+	all := true
 	if !o.all {
 		slices.Reverse(pending)
 	}
@@ -110,12 +111,13 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share})
 		if err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
+			all = false
 		}
 		if !o.all && (!errors.Is(err, errUnreadable) || o.together) { // else the one before is the newest
 			break
 		}
 	}
-	if !o.failed && o.keep > 0 && share.Number == 0 {
+	if all && o.keep > 0 && share.Number == 0 {
 		if err := o.retain(o.level, series.Pattern); err != nil {
 			o.fail(err)
 		}
