@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -67,10 +68,27 @@ func readFrom(d directory, name string, off int64) (text []byte, err error) {
 // A hostDir is a directory of a file system of the host.
 type hostDir struct{ *os.Root }
 
+// named returns an error with the whole path: those of an os.Root have the path in it only.
+func (d hostDir) named(err error) error {
+	whole := func(name string) string {
+		if filepath.IsAbs(name) {
+			return name
+		}
+		return filepath.Join(d.Name(), name)
+	}
+	switch e := err.(type) {
+	case *fs.PathError:
+		return &fs.PathError{Op: e.Op, Path: whole(e.Path), Err: e.Err}
+	case *os.LinkError:
+		return &os.LinkError{Op: e.Op, Old: whole(e.Old), New: whole(e.New), Err: e.Err}
+	}
+	return err
+}
+
 func (d hostDir) Open(name string, flags int, mode fs.FileMode) (file, error) {
 	f, err := d.OpenFile(name, flags, mode)
 	if err != nil {
-		return nil, err
+		return nil, d.named(err)
 	}
 	return hostFile{f}, nil
 }
@@ -78,7 +96,7 @@ func (d hostDir) Open(name string, flags int, mode fs.FileMode) (file, error) {
 func (d hostDir) Sub(name string) (directory, error) {
 	sub, err := d.OpenRoot(name)
 	if err != nil {
-		return nil, err
+		return nil, d.named(err)
 	}
 	return hostDir{sub}, nil
 }
@@ -88,13 +106,19 @@ func (d hostDir) List() (names []string, err error) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	return names, err
+	return names, d.named(err)
 }
 
-func (d hostDir) MkdirAll(name string) error { return d.Root.MkdirAll(name, 0o777) }
+func (d hostDir) MkdirAll(name string) error { return d.named(d.Root.MkdirAll(name, 0o777)) }
+
+func (d hostDir) Rename(from, to string) error { return d.named(d.Root.Rename(from, to)) }
+
+func (d hostDir) Remove(name string) error { return d.named(d.Root.Remove(name)) }
+
+func (d hostDir) RemoveAll(name string) error { return d.named(d.Root.RemoveAll(name)) }
 
 func (d hostDir) Chtimes(name string, modified time.Time) error {
-	return d.Root.Chtimes(name, modified, modified)
+	return d.named(d.Root.Chtimes(name, modified, modified))
 }
 
 func (d hostDir) Size(name string) (int64, error) {
@@ -103,7 +127,7 @@ func (d hostDir) Size(name string) (int64, error) {
 		err = fmt.Errorf("%s: %w: it is not a regular file", name, ErrDamaged)
 	}
 	if err != nil {
-		return 0, err
+		return 0, d.named(err)
 	}
 	return info.Size(), nil
 }
@@ -111,13 +135,28 @@ func (d hostDir) Size(name string) (int64, error) {
 func (d hostDir) Sync(name string) error {
 	f, err := d.Root.Open(name)
 	if err != nil {
-		return err
+		return d.named(err)
 	}
 	err = f.Sync()
 	if errors.Is(err, syscall.EINVAL) {
 		err = nil // some network file systems have no sync of a directory: what it holds is with their servers
 	}
 	return errors.Join(err, f.Close())
+}
+
+// changed returns when something in a directory was last changed.
+func (d hostDir) changed(name string) (last time.Time, err error) {
+	err = fs.WalkDir(d.FS(), name, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+		return err
+	})
+	return last, err
 }
 
 // A hostFile is a file of a file system of the host.

@@ -340,3 +340,55 @@ func TestLabel(t *testing.T) {
 		})
 	}
 }
+
+// TestAbandoned: what was never completed of an older set is removed, a day after the last change, by the next set of the series.
+func TestAbandoned(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	data := someFiles(t)
+	crash := errors.New("crash")
+	begun := func(name, pattern string, ended time.Time) string {
+		s, m := checkpointOf(name, data)
+		s.Pattern, s.Ended = pattern, ended
+		_, err := l.Put(t.Context(), s, m, Options{step: func(what string) error {
+			if what == "rename" {
+				return crash
+			}
+			return nil
+		}})
+		require.ErrorIs(t, err, crash)
+		return filepath.Join(dir, "melt", partialDir, label(s))
+	}
+	age := func(path string, by time.Duration) {
+		require.NoError(t, filepath.WalkDir(path, func(name string, _ os.DirEntry, err error) error {
+			require.NoError(t, err)
+			return os.Chtimes(name, time.Now().Add(-by), time.Now().Add(-by))
+		}))
+	}
+	const pattern = "melt.{step}.*"
+	old := begun("100", pattern, noon.Add(-2*time.Hour))
+	recent := begun("200", pattern, noon.Add(-time.Hour))
+	newer := begun("500", pattern, noon.Add(time.Hour))
+	other := begun("1", "other.{step}.*", noon.Add(-time.Hour))
+	for path, by := range map[string]time.Duration{old: 25 * time.Hour, recent: 23 * time.Hour, newer: 25 * time.Hour, other: 25 * time.Hour} {
+		age(path, by)
+	}
+	s, m := checkpointOf("400", data)
+	_, err := l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+	assert.NoDirExists(t, old)
+	for _, path := range []string{recent, newer, other} {
+		assert.DirExists(t, path)
+	}
+}
+
+// TestWholePath: errors of the second level say where it is.
+func TestWholePath(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "melt", partialDir), nil, 0o600))
+	s, m := checkpointOf("400", map[string][]byte{"/melt.400": {1}})
+	_, err := l.Put(t.Context(), s, m, Options{})
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	require.ErrorContains(t, err, filepath.Join(dir, "melt", partialDir))
+}

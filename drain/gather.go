@@ -99,3 +99,31 @@ func (p *partial) has(file int) bool {
 	}
 	return f.Size > 0
 }
+
+// removeAbandoned removes what was copied of older sets of the series and never completed: a run copies the newest set only, so no process goes on with them. What cannot be
+// removed stays for the next Put.
+func (l *Level) removeAbandoned(p *partial) {
+	d, ok := l.root.(hostDir)
+	if !ok {
+		return // the owner of an area removes them
+	}
+	now, err := d.changed(p.name) // by the clock of the file system: the journal has just been made
+	if err != nil {
+		return
+	}
+	names, _ := l.in(partialDir)
+	for _, name := range names {
+		dir := path.Join(partialDir, name)
+		s, err := l.manifest(dir)
+		if dir == p.name || err != nil || s.Pattern != p.set.Pattern || !s.Ended.Before(p.set.Ended) {
+			continue
+		}
+		if last, err := d.changed(dir); err != nil || now.Sub(last) < abandoned {
+			continue
+		}
+		aside := path.Join(removalDir, uuid.NewString())
+		if l.root.MkdirAll(removalDir) == nil && l.root.Rename(dir, aside) == nil {
+			_ = l.root.RemoveAll(aside) // or the next removal does
+		}
+	}
+}

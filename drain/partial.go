@@ -83,7 +83,9 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 		}
 	}
 	if err = p.startJournal(); err == nil && o.Share.Number == 0 {
-		err = l.gather(p)
+		if err = l.gather(p); err == nil {
+			l.removeAbandoned(p)
+		}
 	}
 	return p, err
 }

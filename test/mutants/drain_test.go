@@ -2,6 +2,12 @@ package mutants
 
 // editsOfDrain are the faults of checkpoints on a second level.
 var editsOfDrain = []edit{
+	{"drain: what another process may still copy is removed", "drain/gather.go",
+		`err != nil || now.Sub(last) < abandoned {`, `err != nil || now.Sub(last) < 0 {`,
+		"TestAbandoned", ""},
+	{"drain: what is left of newer sets is removed", "drain/gather.go",
+		` || !s.Ended.Before(p.set.Ended) {`, ` {`,
+		"TestAbandoned", ""},
 	{"drain: what was copied is not read back", "drain/put.go",
 		`	if err := verify(ctx, p.root, p.set, p.unverified(), *p.o, nil); err != nil {`, `	if err := error(nil); err != nil {`,
 		"TestJournalLies", ""},
