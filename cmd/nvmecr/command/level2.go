@@ -58,6 +58,17 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 	return sets, nil
 }
 
+// wholeDrained is drained without a word about damaged sets.
+func (o *levelReader) wholeDrained() (sets []drain.Set, err error) {
+	if o.cfg.Level2 == "" {
+		return nil, nil
+	}
+	if o.level, err = openLevel2(o.cfg); err != nil {
+		return nil, err
+	}
+	return wholeSets(o.level)
+}
+
 // openLevel2 opens the second level of a store: a directory, or a bucket.
 func openLevel2(cfg *config.Config) (drain.Archive, error) {
 	if strings.HasPrefix(cfg.Level2, s3.Scheme) {

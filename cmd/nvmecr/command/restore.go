@@ -381,7 +381,7 @@ func (w storeWriter) WriteAt(p []byte, off int64) (n int, err error) {
 	for n < len(p) {
 		m, err := w.File.WriteAt([][]byte{p[n:]}, off+int64(n))
 		if err != nil {
-			return n, err
+			return n, fmt.Errorf("writing it to the store: %w", err) // the rest of the message names where it was read
 		}
 		n += m
 	}

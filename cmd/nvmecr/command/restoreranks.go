@@ -98,7 +98,7 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pro
 		return err
 	}
 	o.areas = o.areas || o.from == levelCopies
-	drained, err := o.drained()
+	drained, err := o.wholeDrained()
 	if err != nil {
 		return err
 	}
