@@ -3,8 +3,11 @@ package store
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -71,13 +74,18 @@ func TestMirrorDamage(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// flip changes a bit of what a namespace has.
-func flip(t *testing.T, memory target.Backing, what []byte) {
+// where returns where a namespace has something.
+func where(t *testing.T, memory target.Backing, what []byte) int {
 	all := make([]byte, 64*nvmf.MiB)
 	require.NoError(t, memory.ReadAt(all, 0))
 	at := bytes.Index(all, what)
 	require.Positive(t, at)
-	require.NoError(t, memory.WriteAt([]byte{what[0] ^ 1}, int64(at)))
+	return at
+}
+
+// flip changes a bit of what a namespace has.
+func flip(t *testing.T, memory target.Backing, what []byte) {
+	require.NoError(t, memory.WriteAt([]byte{what[0] ^ 1}, int64(where(t, memory, what))))
 }
 
 // A place is damaged: on which target, and where in the file.
@@ -99,4 +107,41 @@ func damagedPlaces(t *testing.T, cfg *config.Config) (list []place) {
 		}
 	}
 	return list
+}
+
+// unreadable is what a namespace holds, with a part that cannot be read.
+type unreadable struct {
+	target.Backing
+	at atomic.Int64 // 0: all of it can be
+}
+
+// Memory has the target call ReadAt.
+func (u *unreadable) Memory() []byte { return nil }
+
+func (u *unreadable) ReadAt(b []byte, off int64) error {
+	if at := u.at.Load(); at > 0 && off <= at && at < off+int64(len(b)) {
+		return syscall.EIO
+	}
+	return u.Backing.ReadAt(b, off)
+}
+
+// TestMirrorSourceDamaged: where the target that is left has a sector that cannot be read, the run goes on, and says which target is damaged.
+func TestMirrorSourceDamaged(t *testing.T) {
+	t.Parallel()
+	left := &unreadable{Backing: blankMemory(t)}
+	targets := []*served{serve(t, 0, left), serve(t, 1, blankMemory(t))}
+	run := startMirrored(t, targets...)
+	run.write("before")
+	targets[1].stop()
+	run.write("after")
+	run.end()
+	left.at.Store(int64(where(t, left, mirroredContent(0, "before")[:4096])))
+	targets[1] = serve(t, 1, blankMemory(t))
+	run = startMirrored(t, targets...)
+	run.check("after")
+	run.end()
+	assert.Contains(t, run.said.String(), fmt.Sprintf("target %s: what is to be copied is damaged: ", targets[0].id))
+	assert.Contains(t, run.said.String(), "nvmecr verify names the files")
+	assert.Contains(t, run.said.String(), "the store goes on without it, and what is mirrored there is on one target only")
+	assert.Equal(t, []nvmf.TransportID{targets[1].id}, degradedOf(run.lease))
 }

@@ -126,6 +126,10 @@ func (l *Lease) restoreMirrors(ctx context.Context) error {
 			if !l.without(sides[1-only]) {
 				continue
 			}
+			if errors.Is(err, mirror.ErrSource) {
+				l.say("target %s: %v; nvmecr verify names the files; remove them or have them written again, and start another run", sides[only], err)
+				err = errors.New("it cannot be copied to")
+			}
 			l.say("target %s: %v; the store goes on without it, and what is mirrored there is on one target only", sides[1-only], err)
 		}
 	}

@@ -661,6 +661,23 @@ func TestResyncAgain(t *testing.T) {
 	u.end()
 }
 
+// TestResyncDamaged: where a sector of the side that has everything cannot be read, the error says that it is this one.
+func TestResyncDamaged(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	u := p.use(Options{})
+	require.NoError(t, u.write(0, block(1)))
+	p.kill(1)
+	require.NoError(t, u.write(0, block(2)))
+	u.end()
+	p.back(1)
+	media := &nvmf.StatusError{Opcode: nvmf.Read, SCT: 2, SC: 0x81}
+	p.sides[0].FailAt(nvmf.Read, 5, media)
+	err := Resync(context.Background(), p.side(0), p.side(1), nil, nil)
+	require.ErrorIs(t, err, ErrSource)
+	require.ErrorIs(t, err, media)
+}
+
 // TestSplit: sides of which each has something that the other one lacks are not used.
 func TestSplit(t *testing.T) {
 	t.Parallel()

@@ -181,6 +181,9 @@ func (c *copier) read(m *move) {
 // write waits for the part, and begins to write it.
 func (c *copier) write(m *move) error {
 	if _, err := c.wait(0, m.read[:]); err != nil || m.read[0] == nil {
+		if damaged(err) {
+			err = fmt.Errorf("%w: %w", ErrSource, err)
+		}
 		return err
 	}
 	r := m.read[0]
