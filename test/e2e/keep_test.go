@@ -34,3 +34,17 @@ func TestKeep(t *testing.T) {
 	s.View = config.ViewRank
 	sh(t, s, "true", "--name", "ranks", "--keep", "2").refused(t, "--keep", "--view=job")
 }
+
+// TestKeepWithoutLevel2: where the second level cannot be reached any more old checkpoints are removed from the store as before.
+func TestKeepWithoutLevel2(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.View = config.ViewJob
+	dir := filepath.Join(s.Dir, "lustre")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	script := `mv ` + dir + ` ` + dir + `.away; for i in 1 2 3; do echo $i > /nvmecr/ck.$i; done
+		i=0; while [ -e /nvmecr/ck.1 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done; ls /nvmecr`
+	r := sh(t, s, script, "--level2", dir, "--keep", "1", "--size", "64M")
+	assert.Equal(t, "ck.3\n", r.ok(t))
+	assert.Contains(t, r.stderr, "second level "+dir+": not a directory")
+}

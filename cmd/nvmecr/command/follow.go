@@ -193,8 +193,8 @@ func (f *follower) look(o *drainOptions, r round) error {
 	if r != last { // then what has been copied back since does not count as lost
 		o.lost = f.lost
 	}
-	list, err := o.allLevels(f.cmd, f.pattern)
-	if err != nil {
+	list, err := o.allLevels(f.cmd, f.pattern) // also where the second level cannot be reached
+	if err != nil && list == nil {
 		return err
 	}
 	f.looked, f.lost = time.Since(begin), o.lost
@@ -202,7 +202,7 @@ func (f *follower) look(o *drainOptions, r round) error {
 		o.behind = drain.StepBack
 	}
 	if o.copies != nil {
-		err = f.protect(o, list, r)
+		err = errors.Join(err, f.protect(o, list, r))
 	}
 	if o.level != nil {
 		err = errors.Join(err, f.copy(o, list, r))
