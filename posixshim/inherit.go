@@ -45,7 +45,7 @@ type watch struct {
 }
 
 // sharedName is the name of an open file's socket, and serverName that of the
-// server's. shim/remote/token.c and shim/remote/remote.c know them too.
+// server's. shim/remote/socketname.c and shim/remote/remote.c know them too.
 // The part behind the handle is random, so no other process can bind the name first.
 func sharedName(server uint64, h Handle) string {
 	return fmt.Sprintf("@nvmecr:%016x:%016x:%s", server, uint64(h), rand.Text())

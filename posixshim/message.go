@@ -35,7 +35,7 @@ const (
 )
 
 // maxMessage is the most that one message carries: a larger transfer is done
-// in part. remote.c cuts what it sends (NV_FAR_MOST).
+// in part. remote.c cuts what it sends (NV_MAX_MESSAGE_DATA).
 const maxMessage = 8 << 20
 
 var errMessage = fmt.Errorf("a process sends requests of another version of libnvmecr.so: %w", syscall.EPROTO)

@@ -10,7 +10,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// start: prepares the runtime, for which the environment, its strings one behind the other, has settings; opens nothing yet, and later calls own for the descriptors that it opens, see wire.h
+// start: prepares the runtime with the settings in variables, the strings of the environment one after the other; opens no partition yet; the runtime calls own for each descriptor that it opens (wire.h)
 //
 //export nvmecr_rt_start
 func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uintptr, own unsafe.Pointer) (answer int64) {
@@ -18,7 +18,7 @@ func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uint
 	return result(0, start(C.GoString(mount), posixshim.Memory(variables, variables_len), own))
 }
 
-// mpi_init: MPI_Init has returned: finds rank and size, opens the partition for writing
+// mpi_init: called when MPI_Init has returned; finds rank and size, opens the partition for writing
 //
 //export nvmecr_rt_mpi_init
 func nvmecr_rt_mpi_init() (answer int64) {
@@ -26,7 +26,7 @@ func nvmecr_rt_mpi_init() (answer int64) {
 	return result(0, mpiInit())
 }
 
-// mpi_finalize: MPI_Finalize is about to be called
+// mpi_finalize: called before MPI_Finalize; writes changes of mapped memory to the files
 //
 //export nvmecr_rt_mpi_finalize
 func nvmecr_rt_mpi_finalize() (answer int64) {
@@ -34,7 +34,7 @@ func nvmecr_rt_mpi_finalize() (answer int64) {
 	return result(0, mpiFinalize())
 }
 
-// finish: the process ends: closes every file and the partition
+// finish: called when the process ends; closes all files and mounts
 //
 //export nvmecr_rt_finish
 func nvmecr_rt_finish() (answer int64) {
@@ -55,7 +55,7 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 	return result(n, outside(err, at_out))
 }
 
-// serve: begins to serve other processes of the rank, returns the number that they know this one by
+// serve: begins to serve other processes, returns the number by which they address this one
 //
 //export nvmecr_rt_serve
 func nvmecr_rt_serve() (answer int64) {
@@ -67,7 +67,7 @@ func nvmecr_rt_serve() (answer int64) {
 	return result(process.Serve())
 }
 
-// share: returns a descriptor, one of the runtime's, that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one
+// share: returns a socket by which other processes have the open file; the caller duplicates it onto the descriptors of the file and closes it; 0 if the file has one already
 //
 //export nvmecr_rt_share
 func nvmecr_rt_share(h int64) (answer int64) {
@@ -79,7 +79,7 @@ func nvmecr_rt_share(h int64) (answer int64) {
 	return result(process.Share(posixshim.Handle(h)))
 }
 
-// give_up: gives up the partition, before a program is executed that takes no file along, unless a file is open for writing
+// give_up: called before a program is executed that inherits no file; gives up the partition unless a file is open for writing
 //
 //export nvmecr_rt_give_up
 func nvmecr_rt_give_up() (answer int64) {
@@ -91,7 +91,7 @@ func nvmecr_rt_give_up() (answer int64) {
 	return result(0, process.GiveUp())
 }
 
-// alone: the process ends, or if ends is 0 executes a program; no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more
+// alone: called before the process ends or, if ends is 0, executes a program, when no descriptor of this process is a socket of share any more; returns how many open files and mappings other processes have; if that is 0 they can open none from now on
 //
 //export nvmecr_rt_alone
 func nvmecr_rt_alone(ends int32) (answer int64) {
@@ -103,7 +103,7 @@ func nvmecr_rt_alone(ends int32) (answer int64) {
 	return result(process.Alone(int(ends)))
 }
 
-// hand_over: before the process ends or, if executes is not 0, executes a program: gives what other processes have open of this one to nvmecr serve; returns the number to ask for it by from now on, 0 if there was nothing
+// hand_over: called before the process ends or, if executes is not 0, executes a program; hands over to nvmecr serve the files that other processes have open; returns the number by which nvmecr serve is addressed for them, 0 if there are none
 //
 //export nvmecr_rt_hand_over
 func nvmecr_rt_hand_over(executes int32) (answer int64) {
@@ -115,7 +115,7 @@ func nvmecr_rt_hand_over(executes int32) (answer int64) {
 	return result(process.HandOver(int(executes)))
 }
 
-// credentials: the user or the groups of this process have changed
+// credentials: called when the user or the groups of this process have changed
 //
 //export nvmecr_rt_credentials
 func nvmecr_rt_credentials() (answer int64) {
@@ -127,7 +127,7 @@ func nvmecr_rt_credentials() (answer int64) {
 	return result(0, process.Credentials())
 }
 
-// choose_number: the application is about to give a number of its choice to a descriptor, or closes a standard one; with 0 it has: threads of the runtime open none until then
+// choose_number: called with 1 before the application gives a descriptor a number of its choice, or closes a standard one, and with 0 after that; in between threads of the runtime open no descriptors
 //
 //export nvmecr_rt_choose_number
 func nvmecr_rt_choose_number(begins int32) (answer int64) {
@@ -139,7 +139,7 @@ func nvmecr_rt_choose_number(begins int32) (answer int64) {
 	return result(0, process.ChooseNumber(int(begins)))
 }
 
-// retain: one more descriptor refers to the open file
+// retain: adds a reference to the open file, for a new descriptor
 //
 //export nvmecr_rt_retain
 func nvmecr_rt_retain(h int64) (answer int64) {
@@ -151,7 +151,7 @@ func nvmecr_rt_retain(h int64) (answer int64) {
 	return result(0, process.Retain(posixshim.Handle(h)))
 }
 
-// release: one descriptor less; the last one closes the file
+// release: drops the reference of a descriptor; the last one closes the file
 //
 //export nvmecr_rt_release
 func nvmecr_rt_release(h int64) (answer int64) {
@@ -319,7 +319,7 @@ func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, limit int64) (
 	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, limit))
 }
 
-// lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant
+// lock: F_GETLK, F_SETLK, F_OFD_GETLK, F_OFD_SETLK, without waiting; lock is the struct flock, pid the process whose record locks are meant
 //
 //export nvmecr_rt_lock
 func nvmecr_rt_lock(h int64, pid int32, cmd int32, lock unsafe.Pointer, lock_len uintptr) (answer int64) {
@@ -343,7 +343,7 @@ func nvmecr_rt_flock(h int64, operation int32) (answer int64) {
 	return result(0, process.Flock(posixshim.Handle(h), int(operation)))
 }
 
-// map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, perhaps with NV_MAP_KEPT; another process is sent the descriptor, and the handle to unmap or 0
+// map: prepares a mapping; how is a set of NV_MAP_SHARED and NV_MAP_WRITE; returns the descriptor to map, perhaps with NV_MAP_KEPT; a server sends the descriptor, and returns the handle to unmap or 0
 //
 //export nvmecr_rt_map
 func nvmecr_rt_map(h int64, how int32, off int64, n int64) (answer int64) {
@@ -355,7 +355,7 @@ func nvmecr_rt_map(h int64, how int32, off int64, n int64) (answer int64) {
 	return result(process.Map(posixshim.Handle(h), int(how), off, n))
 }
 
-// unmap: one mapping less
+// unmap: drops a mapping
 //
 //export nvmecr_rt_unmap
 func nvmecr_rt_unmap(h int64) (answer int64) {

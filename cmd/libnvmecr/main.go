@@ -34,7 +34,7 @@ const (
 	pathMax      = 4096  // NV_PATH
 )
 
-// What it says of descriptors: NV_OWN_DROP and so on.
+// What it says of descriptors: NV_OWN_CLOSING and so on.
 const (
 	ownDrop = iota
 	ownHold

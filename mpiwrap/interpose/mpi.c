@@ -129,7 +129,7 @@ C_FUNCTION(MPI_Finalize, leaving(), left, (void))
 /* one_tree says that the ranks of the job have one tree. */
 static bool one_tree(void)
 {
-	const char *view = nv_given("NVMECR_VIEW");
+	const char *view = nv_initial_env("NVMECR_VIEW");
 
 	return view != NULL && strcmp(view, "job") == 0;
 }

@@ -1,12 +1,11 @@
-/* System calls before main, without the C library: that is looked up function by
- * function, which takes longer than the calls. And those that the C library has no
- * function for. */
+/* System calls that bypass the C library. Before main, looking up a function of the C library takes longer than the call
+ * itself. For some system calls the C library has no function. */
 #ifndef NV_KERNEL_H
 #define NV_KERNEL_H
 
 #include <sys/syscall.h>
 
-/* nv_kernel6 makes a system call and returns what the kernel does, -errno. */
+/* nv_kernel6 makes a system call and returns the kernel's result: -errno if it failed. */
 static inline long nv_kernel6(long number, long a, long b, long c, long d, long e, long f)
 {
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* What the shim does for signals, processes and threads: a part of nv.h. */
+/* Signals, processes, threads, and the view: a part of nv.h. */
 #ifndef NV_PROCESS_H
 #define NV_PROCESS_H
 
@@ -28,13 +28,13 @@ void nv_quit(int status);
 FILE *nv_popen(const char *command, const char *mode);
 void nv_openlog(const char *name, int options, int facility);
 int nv_fflush(FILE *stream);
-bool nv_own_memory(void);    /* false in a vfork child */
-void nv_take_memory(pid_t process);
+bool nv_owns_memory(void); /* false in a child of vfork, which shares its parent's memory */
+void nv_claim_memory(pid_t process);
 void nv_prepare_process(void);
 void nv_begin_child(void);
 
-/* nv_notice_fork is called first in each interposed call. It keeps a child from going on with what is its
- * parent's: the Go runtime, without its threads, and connections. */
+/* nv_notice_fork is called first in each interposed call. A child must not use its parent's Go runtime, which lacks its
+ * threads there, nor its parent's connections. */
 static inline void nv_notice_fork(void)
 {
 	if (__builtin_expect(nv_unnoticed_child(), 0))
@@ -44,19 +44,19 @@ static inline void nv_notice_fork(void)
 int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);
-void nv_begin_end(void);
-void nv_await_end(void);     /* after a call that failed */
-void nv_forget_end(void);    /* in a forked child */
+void nv_begin_exit(void);
+void nv_await_exit(void);
+void nv_forget_exit(void); /* in a forked child */
 
-/* ---- the view of the mount that the kernel has ---- */
+/* ---- the view ---- */
 
-/* What the kernel is to do with a file. NV_SEARCH is to execute it if it is there. */
+/* What the kernel is asked to do with a file. NV_SEARCH is to execute it if it exists. */
 enum nv_use { NV_EXECUTE, NV_SEARCH, NV_LOAD, NV_OPEN };
 
-const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char buf[NV_PATH]);
-const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char buf[NV_PATH]);
+const char *nv_kernel_path(int dirfd, const char *path, enum nv_use use, char buf[NV_PATH]);
+const char *nv_kernel_path_of(nv_handle h, enum nv_use use, char buf[NV_PATH]);
 int nv_open_in_view(nv_handle h);
-const char *nv_below_view(const char *path, bool *own);
+const char *nv_path_in_view(const char *path, bool *own);
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
 int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
 int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path);
@@ -64,13 +64,13 @@ int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path);
 /* ---- signals ---- */
 
 void nv_signal_stack(void);
-void nv_take_faults(void);
+void nv_install_fault_handlers(void);
 bool nv_fault_action(int signum, const struct sigaction *act, struct sigaction *old);
 void nv_forget_actions(void); /* in a forked child */
-int nv_runtimes_action(int signum, const struct sigaction *act, struct sigaction *old);
+int nv_runtime_sigaction(int signum, const struct sigaction *act, struct sigaction *old);
 
-/* nv_block_signals blocks all signals but those of faults. A handler then runs when the
- * call is done, where the kernel puts it. What was blocked before is for nv_unblock_signals. */
+/* nv_block_signals blocks all signals of this thread but SIGSEGV, SIGBUS and SIGFPE. Handlers run after nv_unblock_signals,
+ * which is given the mask in before. */
 static inline void nv_block_signals(uint64_t *before)
 {
 	const uint64_t faults = UINT64_C(1) << (SIGSEGV - 1) | UINT64_C(1) << (SIGBUS - 1) | UINT64_C(1) << (SIGFPE - 1);
@@ -84,15 +84,14 @@ static inline void nv_unblock_signals(uint64_t before)
 	nv_kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
 }
 
-/* nv_hold and nv_let_go enclose what no handler may come in the middle of. They nest. */
-void nv_hold(void);
-void nv_let_go(void);
+/* nv_begin_critical and nv_end_critical enclose what a signal handler of this thread must not interrupt. They nest. */
+void nv_begin_critical(void);
+void nv_end_critical(void);
 
 /* ---- the runtime's threads ---- */
 
-#define NV_THREAD "nvmecr" /* what they are called */
+#define NV_THREAD "nvmecr" /* their name */
 
-bool nv_runtimes(void);
 void nv_init_thread(void);
 void nv_forget_threads(void); /* in a forked child */
 

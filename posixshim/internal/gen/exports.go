@@ -26,12 +26,12 @@ func writeExports(b *bytes.Buffer, t *table) error {
 			callee = camel(f.name, false)
 		}
 		switch {
-		case f.value && len(f.places()) > 0:
-			fmt.Fprintf(&src, "\tn, err := %s(%s)\n\treturn result(n, outside(err, %s_out))\n", callee, args, f.places()[0])
+		case f.value && len(f.paths()) > 0:
+			fmt.Fprintf(&src, "\tn, err := %s(%s)\n\treturn result(n, outside(err, %s_out))\n", callee, args, f.paths()[0])
 		case f.value:
 			fmt.Fprintf(&src, "\treturn result(%s(%s))\n", callee, args)
-		case len(f.places()) > 0:
-			fmt.Fprintf(&src, "\treturn result(0, outside(%s(%s), %s_out))\n", callee, args, f.places()[0])
+		case len(f.paths()) > 0:
+			fmt.Fprintf(&src, "\treturn result(0, outside(%s(%s), %s_out))\n", callee, args, f.paths()[0])
 		default:
 			fmt.Fprintf(&src, "\treturn result(0, %s(%s))\n", callee, args)
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// table is calls.txt, in the order of the file.
+// table has the lines of calls.txt, in the order of the file.
 type table struct {
 	groups  []*group
 	runtime []*function // life and runtime functions
@@ -23,15 +23,14 @@ type group struct {
 // function is one function of the Go runtime.
 type function struct {
 	name   string
-	life   bool // of cmd/libnvmecr itself, not a method of posixshim.Process
-	far    bool // may be sent to the process that serves this one
+	life   bool // a function of cmd/libnvmecr, not a method of posixshim.Process
+	remote bool // may be sent to a server
 	value  bool // returns a number
 	doc    string
 	params []field
 }
 
-// field is a parameter of a runtime function: one of the kinds the head of
-// calls.txt names.
+// field is a parameter of a runtime function. The head of calls.txt lists the kinds.
 type field struct{ kind, name string }
 
 // call is one interposed libc function.
@@ -45,21 +44,19 @@ type call struct {
 	jump   bool
 	cancel bool
 	error  bool   // returns the error and leaves errno alone
-	null   string // what is called where the path is NULL
+	null   string // the expression if the path is NULL
 	raw    []raw
 }
 
-// raw is a system call that does the same as a call when syscall(2) makes it:
-// its name, and how many of the call's arguments it has, -1 for all.
+// raw is a system call that does the same as a call.
 type raw struct {
 	name string
-	args int
+	args int // how many parameters of the call it has; -1: all
 }
 
-// param is a parameter of a call. kind is "fd", "path", "at", "dir" or "" for
-// those that do not route.
+// param is a parameter of a call.
 type param struct {
-	kind     string
+	kind     string // "fd", "path", "at", "dir"; "" if the call is not routed by it
 	decl     string // as in the prototype: "const char *path"
 	name     string
 	variadic bool
@@ -78,8 +75,7 @@ var (
 	pointerName  = regexp.MustCompile(`\(\*(\w+)\)`)
 )
 
-// routed gives the declaration of each routing type; the number of the
-// parameter among those of its kind is appended to the name from the second on.
+// routed gives the declaration of each kind of parameter. The second parameter of a kind has a 2 after its name.
 var routed = map[string]struct{ ctype, name string }{
 	"fd":   {"int ", "fd"},
 	"path": {"const char *", "path"},
@@ -142,7 +138,7 @@ func parseFunction(line string) (*function, error) {
 	if m == nil {
 		return nil, fmt.Errorf("not of the form runtime [int] NAME(PARAMETERS) : TEXT")
 	}
-	f := &function{life: m[1] == "life", far: m[1] == "runtime", value: m[2] != "", name: m[3], doc: m[5]}
+	f := &function{life: m[1] == "life", remote: m[1] == "runtime", value: m[2] != "", name: m[3], doc: m[5]}
 	for _, p := range splitParams(m[4]) {
 		kind, name, _ := strings.Cut(p, " ")
 		if _, ok := marshal[kind]; !ok {
@@ -227,7 +223,7 @@ func parseRaw(word string) (raw, error) {
 	return raw{name, n}, nil
 }
 
-// splitParams splits at the commas outside of parentheses.
+// splitParams splits s at the commas that are outside of parentheses.
 func splitParams(s string) []string {
 	if s == "" || s == "void" {
 		return nil
@@ -248,7 +244,7 @@ func splitParams(s string) []string {
 	return append(out, strings.TrimSpace(s[start:]))
 }
 
-// count returns how many parameters of the kind the call has.
+// count returns how many parameters of a kind the call has.
 func (c *call) count(kind string) int {
 	n := 0
 	for _, p := range c.params {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// writeRaw writes what syscall(2) is routed by: the calls that are system calls
-// of the kernel, by number, with the arguments as the kernel takes them.
+// writeRaw writes the function that routes syscall(2): a switch over the numbers of system calls that calls the wrappers.
 func writeRaw(b *bytes.Buffer, t *table) error {
 	fmt.Fprintf(b, "/* Code %s */\n\n#include <sys/syscall.h>\n\n#include \"nv.h\"\n", generated)
 	for _, c := range t.calls {
@@ -18,8 +17,7 @@ func writeRaw(b *bytes.Buffer, t *table) error {
 	}
 	fmt.Fprint(b, `
 
-/* nv_raw makes the system call of that number if it is one that may be about a
- * file of ours. */
+/* nv_raw calls the wrapper of the system call of that number; false: it has none. */
 bool nv_raw(long number, const long *a, long *result)
 {
 	switch (number) {
@@ -35,10 +33,10 @@ bool nv_raw(long number, const long *a, long *result)
 	return nil
 }
 
-// rawArguments is what a system call has at most.
+// rawArguments is the most arguments of a system call.
 const rawArguments = 6
 
-// writeRaw writes the case of one system call. Not every machine has all.
+// writeRaw writes the case of one system call, if the architecture has it.
 func (c *call) writeRaw(b *bytes.Buffer, r raw) error {
 	if c.variadicList() || len(c.params) > rawArguments {
 		return fmt.Errorf("its parameters are not those of a system call")
@@ -61,7 +59,7 @@ func (c *call) writeRaw(b *bytes.Buffer, r raw) error {
 	return nil
 }
 
-// ctype is the type of a parameter.
+// ctype returns the C type of a parameter.
 func (p *param) ctype() string {
 	i := strings.LastIndex(p.decl, p.name)
 	before, after := p.decl[:i], p.decl[i+len(p.name):]

@@ -11,11 +11,10 @@ func writeReference(b *bytes.Buffer, t *table) error {
 
 # Interposed calls
 
-What libnvmecr.so stands in for. *Routed by* is what decides whether a call is
-ours; every other call goes to the C library unchanged. *Signal-safe* calls may
-be made from a signal handler on descriptors that are not ours. In a
-*cancellation point* a thread that has been cancelled ends before anything is
-done; in other calls of ours it does not.
+The calls that libnvmecr.so interposes. A call is served by nvmecr if the parameter in the column *routed by* names a file of a
+mount; every other call goes to the C library unchanged. *Signal-safe* calls may be made from a signal handler on descriptors
+of other files. In a *cancellation point* a thread that has been cancelled ends before the call has done anything. In other
+calls on files of a mount it does not end.
 `, generated)
 	for _, g := range t.groups {
 		if len(g.calls) == 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// longestName leaves space for the end of a string in NV_NAME of shim/nv.h.
+// longestName is NV_NAME of shim/nv.h without the NUL.
 const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
@@ -25,7 +25,7 @@ func writeWrappers(b *bytes.Buffer, t *table) error {
 	return nil
 }
 
-// writeReal writes the table of the functions that the wrappers hide.
+// writeReal writes the table of names of the functions that the wrappers hide.
 func writeReal(b *bytes.Buffer, t *table) error {
 	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n\n", generated)
 	fmt.Fprint(b, "struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
@@ -47,7 +47,7 @@ func writeReal(b *bytes.Buffer, t *table) error {
 	return nil
 }
 
-// writeWrapper writes one wrapper: route, then the real call or the expression.
+// writeWrapper writes one wrapper. That decides whether the call is ours, and then makes the real call or evaluates the expression.
 func writeWrapper(b *bytes.Buffer, c *call) error {
 	if c.jump {
 		fmt.Fprintf(b, "\nNV_JUMP(%q, %q);\n", c.name, c.expr)
@@ -64,9 +64,9 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 	case paths == 2 && fds+dirs == 0:
 		c.writeTwoPaths(b)
 	case fds == 1 && paths+dirs == 0:
-		fmt.Fprintf(b, "\tnv_handle h = nv_called_with(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s%s", c.real(2, nil), c.cancelPoint(), c.result())
+		fmt.Fprintf(b, "\tnv_handle h = nv_callers_handle(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s%s", c.real(2, nil), c.cancelPoint(), c.result())
 	case fds == 2 && paths+dirs == 0:
-		fmt.Fprintf(b, "\tnv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);\n\n\tif (h == 0 && h2 == 0)\n%s%s", c.real(2, nil), c.result())
+		fmt.Fprintf(b, "\tnv_handle h = nv_callers_handle(fd), h2 = nv_callers_handle(fd2);\n\n\tif (h == 0 && h2 == 0)\n%s%s", c.real(2, nil), c.result())
 	case dirs == 1 && paths+fds == 0:
 		fmt.Fprintf(b, "\tstruct nv_dir *dir = nv_dir_of(stream);\n\n\tif (dir == NULL)\n%s%s", c.real(2, nil), c.result())
 	case paths+fds+dirs == 0 && c.variadicList():
@@ -84,7 +84,7 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 	return nil
 }
 
-// cancelPoint is where a thread that has been cancelled ends, if anywhere.
+// cancelPoint returns the code at which a thread that has been cancelled ends.
 func (c *call) cancelPoint() string {
 	if !c.cancel {
 		return ""
@@ -92,7 +92,7 @@ func (c *call) cancelPoint() string {
 	return "\tpthread_testcancel();\n"
 }
 
-// writeVariadic fetches the variadic argument before anything is routed.
+// writeVariadic writes the code that fetches the variadic argument.
 func (c *call) writeVariadic(b *bytes.Buffer) {
 	for i, p := range c.params {
 		if !p.variadic || p.decl == "" {
@@ -104,7 +104,7 @@ func (c *call) writeVariadic(b *bytes.Buffer) {
 	}
 }
 
-// variadicList says that the expression takes the variadic arguments as a list.
+// variadicList says whether the expression takes the variadic arguments as a va_list.
 func (c *call) variadicList() bool {
 	n := len(c.params)
 	return n > 0 && c.params[n-1].variadic && c.params[n-1].decl == ""
@@ -140,7 +140,7 @@ func (c *call) writeTwoPaths(b *bytes.Buffer) {
 %[3]s%[4]s`, first, second, c.real(2, nil), c.result())
 }
 
-// real writes the call of the real function, some arguments replaced.
+// real returns the call of the real function, with some arguments replaced.
 func (c *call) real(indent int, replaced map[string]string) string {
 	var args []string
 	for _, p := range c.params {

@@ -1,6 +1,5 @@
-/* The environment that the process was started with, in which it is told of the
- * mount. Programs that show a title in place of their arguments write over it, and
- * getenv finds what they have copied, or nothing. */
+/* A copy of the environment that the process was started with, which has the settings of the mount. Programs that change
+ * their title (setproctitle) overwrite the memory of the environment, and getenv may then find nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,15 +7,15 @@
 
 extern char **environ;
 
-/* The strings, one behind the other. Written once, before main. */
+/* The strings, one after the other, each with its NUL. Written before main, and not changed after that. */
 NV_EARLY static char *strings;
 NV_EARLY static size_t length;
 
-/* Where usual ones are kept: what malloc returns to the application lies where it
- * does without this library. Some programs are 1% slower if it does not. */
+/* The copy of an environment of usual size. Memory of malloc would move what the application allocates after that, and some
+ * programs are then 1% slower. */
 static char static_space[64 << 10] __attribute__((aligned(4096)));
 
-/* value returns what follows the name of a variable and "=" in s; NULL: it is another one. */
+/* value returns the value in s, which is NAME=VALUE, if its name is name; otherwise NULL. */
 NV_EARLY_CODE static const char *value(const char *s, const char *name)
 {
 	for (; *name != '\0'; s++, name++)
@@ -25,9 +24,9 @@ NV_EARLY_CODE static const char *value(const char *s, const char *name)
 	return *s == '=' ? s + 1 : NULL;
 }
 
-/* nv_keep_environment is called before main. It keeps an environment that has
- * the variable of that name, and returns its value; NULL without memory, too. */
-NV_EARLY_CODE const char *nv_keep_environment(const char *name)
+/* nv_save_environment is called before main. It copies the environment if that has the variable name, and returns the value
+ * of the variable. It returns NULL if there is no such variable, or no memory. */
+NV_EARLY_CODE const char *nv_save_environment(const char *name)
 {
 	char **has = environ;
 	size_t n = 0;
@@ -45,11 +44,11 @@ NV_EARLY_CODE const char *nv_keep_environment(const char *name)
 		memcpy(strings + length, *e, one);
 		length += one;
 	}
-	return nv_given(name);
+	return nv_initial_env(name);
 }
 
-/* nv_given is getenv as it was. */
-NV_EARLY_CODE const char *nv_given(const char *name)
+/* nv_initial_env is getenv of the copy. */
+NV_EARLY_CODE const char *nv_initial_env(const char *name)
 {
 	const char *found = NULL;
 
@@ -58,7 +57,7 @@ NV_EARLY_CODE const char *nv_given(const char *name)
 	return found;
 }
 
-/* nv_environment returns all of it, and how long that is. */
+/* nv_environment returns all strings of the copy, and their length. */
 const char *nv_environment(size_t *n)
 {
 	*n = length;

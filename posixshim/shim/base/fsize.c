@@ -1,43 +1,42 @@
-/* RLIMIT_FSIZE, by which a process, such as a batch system's, keeps its files small.
+/* RLIMIT_FSIZE, which batch systems set to limit the size of files.
  *
- * Where a write begins only the runtime knows, which also cuts what crosses the
- * limit, with the file locked. But the limit is the calling process's, whoever
- * has the file, and so is the signal. So the limit goes along with each call that
- * may make a file larger (the type `limit` of calls.txt): it is one load, since it is
- * asked for only after the calls that set it, which are interposed, and after each
- * opening of a file, since another process may set it too. */
+ * The runtime applies the limit, because it alone knows the offset of a write. It may be the runtime of a server, but the
+ * limit and the signal are those of the calling process. So each call that may enlarge a file has the limit as a parameter
+ * (the type `limit` of calls.txt). The limit is kept in nv_fsize, so that such a call costs one load. nv_fsize is
+ * invalidated by the interposed calls that set limits, and whenever a file is opened, since another process may have
+ * set the limit (prlimit). */
 #include <signal.h>
 
 #include "nv.h"
 
 _Atomic int64_t nv_fsize = -1;
 
-/* nv_ask_file_limit keeps what it finds. A child of vfork, which may have a limit of its own,
- * leaves its parent's alone. */
-int64_t nv_ask_file_limit(void)
+/* nv_query_file_limit asks the kernel for the limit and stores it. A child of vfork may have another limit than its parent,
+ * whose memory it shares, so it does not store it. */
+int64_t nv_query_file_limit(void)
 {
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur > INT64_MAX)
 		limit.rlim_cur = INT64_MAX; /* none */
-	if (nv_own_memory())
+	if (nv_owns_memory())
 		atomic_store(&nv_fsize, (int64_t)limit.rlim_cur);
 	return (int64_t)limit.rlim_cur;
 }
 
-void nv_forget_file_limit(void)
+void nv_invalidate_file_limit(void)
 {
 	atomic_store_explicit(&nv_fsize, -1, memory_order_relaxed);
 }
 
-/* nv_relimited takes note that a limit may have been set. */
-long nv_relimited(long result)
+/* nv_file_limit_set is given the result of a call that may have set the limit, and returns it. */
+long nv_file_limit_set(long result)
 {
-	nv_forget_file_limit();
+	nv_invalidate_file_limit();
 	return result;
 }
 
-/* nv_file_too_large is what becomes of a call that would make a file too large. */
+/* nv_file_too_large ends a call that would exceed the limit: as the kernel does, with SIGXFSZ and EFBIG. */
 int nv_file_too_large(void)
 {
 	raise(SIGXFSZ);

@@ -1,4 +1,4 @@
-/* What the user is told. */
+/* Messages to the user, on standard error. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -21,13 +21,13 @@ void nv_complain(const char *format, ...)
 	if (n > sizeof line - 2)
 		n = sizeof line - 2;
 	line[n++] = '\n';
-	/* Not where a thread may be cancelled. There is nowhere else to say it. */
+	/* syscall, unlike write, is no cancellation point. If it fails there is no other place for a message. */
 	(void)REAL(syscall)(SYS_write, STDERR_FILENO, line, n);
 	errno = saved;
 }
 
-/* nv_refuse says, once, that a call is not offered on files of the mount. */
-int nv_refuse(const char *call)
+/* nv_unsupported fails with ENOTSUP. The first time it also says on standard error which call is not supported. */
+int nv_unsupported(const char *call)
 {
 	static _Atomic bool told;
 

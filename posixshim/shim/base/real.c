@@ -1,4 +1,4 @@
-/* The functions that the wrappers hide, looked up on first use. */
+/* The functions of the C library that the wrappers hide. Each is looked up when it is first used. */
 #include <dlfcn.h>
 
 #include "nv.h"
@@ -10,9 +10,8 @@ static int64_t missing(void)
 	return nv_error(ENOSYS);
 }
 
-/* nv_find_real looks up the function a wrapper hides. Several threads may do
- * so at once; they find the same. */
-NV_EARLY_CODE void *nv_find_real(unsigned index)
+/* nv_resolve_real looks up the real function of a wrapper. Several threads may do so at once; all store the same pointer. */
+NV_EARLY_CODE void *nv_resolve_real(unsigned index)
 {
 	void **slot = (void **)&nv_real + index;
 	int saved = errno;
@@ -25,7 +24,7 @@ NV_EARLY_CODE void *nv_find_real(unsigned index)
 	return f;
 }
 
-/* nv_standard_stream returns the variable of the C library. */
+/* nv_standard_stream returns the address of the C library's variable stdin, stdout or stderr. */
 FILE **nv_standard_stream(int fd)
 {
 	static const char names[][sizeof "stdout"] = {"stdin", "stdout", "stderr"};

@@ -1,54 +1,54 @@
-/* Whose memory this is: a child of vfork shares it, and one that was forked has a copy. And what no handler may come
- * in the middle of. */
+/* Which process this memory belongs to: a child of vfork shares its parent's, a forked child has a copy. And sections of code
+ * that no signal handler of the thread interrupts. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "kernel.h"
 #include "nv.h"
 
-/* The process whose memory this is. */
+/* The process that this memory belongs to. */
 NV_EARLY static _Atomic pid_t memory_of;
 
-/* nv_take_memory is called before main, and in a forked child. */
-NV_EARLY_CODE void nv_take_memory(pid_t process)
+/* nv_claim_memory is called before main, and in a forked child. */
+NV_EARLY_CODE void nv_claim_memory(pid_t process)
 {
 	atomic_store(&memory_of, process);
 }
 
-bool nv_own_memory(void)
+bool nv_owns_memory(void)
 {
 	return atomic_load(&memory_of) == getpid();
 }
 
-/* What the kernel empties in a child: nv_unnoticed_child. */
-NV_LARGE struct nv_emptied nv_emptied;
-bool nv_armed;
+/* See nv_unnoticed_child. nv_detects_fork is set once, before the first thread of a runtime and before the first connection. */
+NV_LARGE struct nv_fork_mark nv_fork_mark;
+bool nv_detects_fork;
 
-/* nv_arm is called before there is anything that a child must not go on with. */
-void nv_arm(void)
+/* nv_detect_fork is called before the process has what a child must not use: a runtime, or a connection to a server. */
+void nv_detect_fork(void)
 {
-	if (nv_armed)
+	if (nv_detects_fork)
 		return;
-	nv_emptied.mine = 1;
-	madvise(&nv_emptied, sizeof nv_emptied, MADV_WIPEONFORK); /* since Linux 4.14 */
-	nv_armed = true;
+	nv_fork_mark.kept = 1;
+	madvise(&nv_fork_mark, sizeof nv_fork_mark, MADV_WIPEONFORK); /* since Linux 4.14 */
+	nv_detects_fork = true;
 }
 
-/* How many nv_hold this thread is in, and what it blocked before the first. */
-static __thread unsigned held __attribute__((tls_model("initial-exec")));
-static __thread uint64_t held_mask __attribute__((tls_model("initial-exec")));
+/* How many critical sections this thread is in, and its signal mask before the outermost one. */
+static __thread unsigned depth __attribute__((tls_model("initial-exec")));
+static __thread uint64_t outer_mask __attribute__((tls_model("initial-exec")));
 
-void nv_hold(void)
+void nv_begin_critical(void)
 {
 	uint64_t before;
 
 	nv_block_signals(&before);
-	if (held++ == 0)
-		held_mask = before;
+	if (depth++ == 0)
+		outer_mask = before;
 }
 
-void nv_let_go(void)
+void nv_end_critical(void)
 {
-	if (--held == 0)
-		nv_unblock_signals(held_mask);
+	if (--depth == 0)
+		nv_unblock_signals(outer_mask);
 }

@@ -1,12 +1,12 @@
-/* The slots of the map from descriptors (descriptors.c), and those that the runtime's own descriptors have in it. */
+/* The map of descriptors (nv_fds), and the descriptors that the runtime uses itself. The runtime's descriptors are in the
+ * map, above the numbers that applications usually have, so that the application neither closes nor replaces them. */
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nv.h"
 
-/* nv_close_quietly closes a descriptor of the kernel. Unlike the C library's
- * close, a thread is not cancelled in it. */
+/* nv_close_quietly closes a descriptor and keeps errno. Unlike close of the C library it is no cancellation point. */
 void nv_close_quietly(int fd)
 {
 	int saved = errno;
@@ -15,18 +15,17 @@ void nv_close_quietly(int fd)
 	errno = saved;
 }
 
-/* nv_put fills a slot of the map. */
-void nv_put(int fd, nv_handle h)
+/* nv_set_handle sets a slot of the map. */
+void nv_set_handle(int fd, nv_handle h)
 {
-	unsigned end = atomic_load_explicit(&nv_ours_end, memory_order_relaxed);
+	unsigned end = atomic_load_explicit(&nv_fds_end, memory_order_relaxed);
 
-	while ((unsigned)fd >= end && !atomic_compare_exchange_weak(&nv_ours_end, &end, (unsigned)fd + 1))
+	while ((unsigned)fd >= end && !atomic_compare_exchange_weak(&nv_fds_end, &end, (unsigned)fd + 1))
 		;
 	atomic_store_explicit(&nv_fds[fd], h, memory_order_release);
 }
 
-/* nv_low_descriptors is how many descriptors are left to the application: most
- * of a usual limit of 1024, and half of a lower one. */
+/* nv_low_descriptors returns the lowest number for descriptors of the runtime: half of RLIMIT_NOFILE, but at most 512. */
 int nv_low_descriptors(void)
 {
 	struct rlimit limit;
@@ -36,61 +35,61 @@ int nv_low_descriptors(void)
 	return (int)limit.rlim_cur / 2;
 }
 
-/* All low descriptors while the runtime is loaded, so that what Go opens itself, whose numbers cannot be changed, is out
- * of the application's way; and later while a library does so that the runtime uses. */
+/* Placeholders on all low numbers. They exist while Go, or a library that the runtime uses, opens descriptors whose numbers
+ * cannot be changed, so that these get high numbers. Only the thread between NV_OWN_RESERVE and NV_OWN_UNRESERVE, or the one
+ * that loads the runtime, uses these variables. */
 static int low[512];
-static int occupied;
+static int low_count;
 
-void nv_occupy(void)
+void nv_reserve_low(void)
 {
 	int end = nv_low_descriptors();
 	int fd = REAL(open)("/", O_PATH | O_CLOEXEC);
 
-	for (occupied = 0; fd >= 0 && fd < end && occupied < 512; fd = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0))
-		low[occupied++] = fd;
+	for (low_count = 0; fd >= 0 && fd < end && low_count < 512; fd = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0))
+		low[low_count++] = fd;
 	if (fd >= 0)
 		REAL(close)(fd);
 }
 
-void nv_vacate(void)
+void nv_free_low(void)
 {
-	while (occupied > 0)
-		REAL(close)(low[--occupied]);
+	while (low_count > 0)
+		REAL(close)(low[--low_count]);
 }
 
-/* nv_own_in_place notes that fd is the runtime's. */
-void nv_own_in_place(int fd)
+/* nv_mark_runtime_owned enters fd in the map as a descriptor of the runtime. */
+void nv_mark_runtime_owned(int fd)
 {
 	if ((unsigned)fd < NV_FDS)
-		nv_put(fd, NV_RUNTIMES);
+		nv_set_handle(fd, NV_RUNTIME_OWNED);
 }
 
-/* nv_own_descriptor is called by the runtime, from any thread: with own when it
- * has opened fd, which is moved out of the application's way, without before
- * it closes it; wire.h says what else. It returns the number to use. A thread that closes everything
- * between the opening and this call is not kept from it. */
+/* nv_own_descriptor is called by the runtime, from any thread, when it opens and closes descriptors (wire.h). A descriptor
+ * that it has opened is moved to a high number. The result is the number to use. The application can still close fd between
+ * the runtime's open and this call. */
 int nv_own_descriptor(int fd, int own)
 {
-	if (own == NV_OWN_ASIDE)
-		nv_occupy();
-	if (own == NV_OWN_BESIDE)
-		nv_vacate();
-	if (own == NV_OWN_ASIDE || own == NV_OWN_BESIDE)
+	if (own == NV_OWN_RESERVE)
+		nv_reserve_low();
+	if (own == NV_OWN_UNRESERVE)
+		nv_free_low();
+	if (own == NV_OWN_RESERVE || own == NV_OWN_UNRESERVE)
 		return fd;
-	if (own == NV_OWN_DROP) {
-		nv_handle h = NV_RUNTIMES;
+	if (own == NV_OWN_CLOSING) {
+		nv_handle h = NV_RUNTIME_OWNED;
 
 		if ((unsigned)fd < NV_FDS)
 			atomic_compare_exchange_strong(&nv_fds[fd], &h, 0);
 		return fd;
 	}
-	int low = own == NV_OWN_STAY ? 0 : nv_low_descriptors();
+	int low = own == NV_OWN_KEEP_NUMBER ? 0 : nv_low_descriptors();
 	int moved = fd >= low ? -1 : REAL(fcntl)(fd, F_DUPFD_CLOEXEC, low);
 
 	if (moved >= 0) {
 		REAL(close)(fd);
 		fd = moved;
 	}
-	nv_own_in_place(fd);
+	nv_mark_runtime_owned(fd);
 	return fd;
 }

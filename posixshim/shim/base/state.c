@@ -1,29 +1,31 @@
-/* What all parts of the library look at: variables, without a function. Each is written by one part,
- * which its declaration in nv.h names. */
+/* Variables that all folders read. Each is written only by the file that its heading here names. Those that are not atomic are
+ * written before main, or, nv_rt, before nv_load_result becomes LOAD_DONE. */
 #include "nv.h"
 
-/* ---- the mount: route.c ---- */
+/* ---- route/route.c ---- */
 
 NV_EARLY bool nv_mounted;
 NV_EARLY const char *nv_mount;
 NV_EARLY const char *nv_view;
 
-/* ---- descriptors: descriptors.c ---- */
+/* ---- base/slots.c, files/descriptors.c ---- */
 
 NV_LARGE _Atomic nv_handle nv_fds[NV_FDS];
-NV_EARLY _Atomic unsigned nv_ours_end;
+NV_EARLY _Atomic unsigned nv_fds_end;
 
-/* ---- the runtime: runtime.c ---- */
+/* ---- runtime/runtime.c ---- */
 
 struct nv_runtime nv_rt;
 _Atomic int nv_load_result = LOAD_NONE;
 __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 
-/* ---- other processes: remote.c ---- */
+/* ---- route/redirect.c, files/inherit.c ---- */
 
-/* The server of calls that do not begin at an open file; 0 is this process. */
-_Atomic int nv_home;
+/* The server for calls that do not begin at an open file; 0 is this process. */
+_Atomic int nv_default_server;
 
-/* What came with the answer to open. */
+/* ---- remote/remote.c ---- */
+
+/* The descriptor in the last reply of a server; -1: none. */
 __thread int nv_remote_descriptor __attribute__((tls_model("initial-exec"))) = -1;

@@ -1,11 +1,11 @@
-/* umask: the runtime is told modes that it has been applied to. */
+/* umask. The shim applies it to modes before it passes them on, because the runtime that makes the call may be a server's. */
 #include "kernel.h"
 #include "nv.h"
 
 NV_EARLY static _Atomic mode_t mask_now;
 
-/* nv_find_umask is called before main. */
-NV_EARLY_CODE void nv_find_umask(void)
+/* nv_init_umask is called before main. */
+NV_EARLY_CODE void nv_init_umask(void)
 {
 	mode_t mask = (mode_t)nv_kernel(SYS_umask, 0);
 

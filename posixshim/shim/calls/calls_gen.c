@@ -162,7 +162,7 @@ int nv_call_dup(int fd) NV_CALL("dup");
 int nv_call_dup(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(dup)(fd);
@@ -192,7 +192,7 @@ int nv_call_fcntl(int fd, int cmd, ...)
 	va_start(ap, cmd);
 	void *arg = va_arg(ap, void *);
 	va_end(ap);
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fcntl)(fd, cmd, arg);
@@ -209,7 +209,7 @@ int nv_call_ioctl(int fd, unsigned long request, ...)
 	va_start(ap, request);
 	void *arg = va_arg(ap, void *);
 	va_end(ap);
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(ioctl)(fd, request, arg);
@@ -220,7 +220,7 @@ int nv_call_flock(int fd, int operation) NV_CALL("flock");
 int nv_call_flock(int fd, int operation)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(flock)(fd, operation);
@@ -231,7 +231,7 @@ int nv_call_lockf(int fd, int command, off_t length) NV_CALL("lockf");
 int nv_call_lockf(int fd, int command, off_t length)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(lockf)(fd, command, length);
@@ -243,7 +243,7 @@ int nv_call_isatty(int fd) NV_CALL("isatty");
 int nv_call_isatty(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(isatty)(fd);
@@ -256,7 +256,7 @@ ssize_t nv_call_read(int fd, void *buf, size_t n) NV_CALL("read");
 ssize_t nv_call_read(int fd, void *buf, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(read)(fd, buf, n);
@@ -268,7 +268,7 @@ ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have) NV_CALL("__
 ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__read_chk)(fd, buf, n, have);
@@ -280,7 +280,7 @@ ssize_t nv_call_write(int fd, const void *buf, size_t n) NV_CALL("write");
 ssize_t nv_call_write(int fd, const void *buf, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(write)(fd, buf, n);
@@ -292,7 +292,7 @@ ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off) NV_CALL("pread");
 ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pread)(fd, buf, n, off);
@@ -305,7 +305,7 @@ ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have)
 ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__pread_chk)(fd, buf, n, off, have);
@@ -318,7 +318,7 @@ ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off) NV_CALL("pw
 ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwrite)(fd, buf, n, off);
@@ -331,7 +331,7 @@ ssize_t nv_call_readv(int fd, const struct iovec *iov, int count) NV_CALL("readv
 ssize_t nv_call_readv(int fd, const struct iovec *iov, int count)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readv)(fd, iov, count);
@@ -343,7 +343,7 @@ ssize_t nv_call_writev(int fd, const struct iovec *iov, int count) NV_CALL("writ
 ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(writev)(fd, iov, count);
@@ -355,7 +355,7 @@ ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off) NV
 ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv)(fd, iov, count, off);
@@ -368,7 +368,7 @@ ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off) N
 ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev)(fd, iov, count, off);
@@ -381,7 +381,7 @@ ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, i
 ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, int flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv2)(fd, iov, count, off, flags);
@@ -394,7 +394,7 @@ ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, 
 ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, int flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev2)(fd, iov, count, off, flags);
@@ -407,7 +407,7 @@ off_t nv_call_lseek(int fd, off_t off, int whence) NV_CALL("lseek");
 off_t nv_call_lseek(int fd, off_t off, int whence)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(lseek)(fd, off, whence);
@@ -419,7 +419,7 @@ int nv_call_fsync(int fd) NV_CALL("fsync");
 int nv_call_fsync(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fsync)(fd);
@@ -431,7 +431,7 @@ int nv_call_fdatasync(int fd) NV_CALL("fdatasync");
 int nv_call_fdatasync(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdatasync)(fd);
@@ -443,7 +443,7 @@ int nv_call_syncfs(int fd) NV_CALL("syncfs");
 int nv_call_syncfs(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(syncfs)(fd);
@@ -461,7 +461,7 @@ int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags) NV_CALL(
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(sync_file_range)(fd, off, n, flags);
@@ -473,7 +473,7 @@ int nv_call_ftruncate(int fd, off_t size) NV_CALL("ftruncate");
 int nv_call_ftruncate(int fd, off_t size)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(ftruncate)(fd, size);
@@ -508,7 +508,7 @@ int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate")
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fallocate)(fd, mode, off, n);
@@ -521,7 +521,7 @@ int nv_call_posix_fallocate(int fd, off_t off, off_t n) NV_CALL("posix_fallocate
 int nv_call_posix_fallocate(int fd, off_t off, off_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fallocate)(fd, off, n);
@@ -536,7 +536,7 @@ int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice) NV_CALL("posix
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fadvise)(fd, off, n, advice);
@@ -551,7 +551,7 @@ ssize_t nv_call_readahead(int fd, off64_t off, size_t n) NV_CALL("readahead");
 ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readahead)(fd, off, n);
@@ -564,7 +564,7 @@ ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff
 ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+	nv_handle h = nv_callers_handle(fd), h2 = nv_callers_handle(fd2);
 
 	if (h == 0 && h2 == 0)
 		return REAL(copy_file_range)(fd, inoff, fd2, outoff, n, flags);
@@ -575,7 +575,7 @@ ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n) NV_CALL("sendfil
 ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+	nv_handle h = nv_callers_handle(fd), h2 = nv_callers_handle(fd2);
 
 	if (h == 0 && h2 == 0)
 		return REAL(sendfile)(fd, fd2, off, n);
@@ -587,7 +587,7 @@ ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t 
 ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+	nv_handle h = nv_callers_handle(fd), h2 = nv_callers_handle(fd2);
 
 	if (h == 0 && h2 == 0)
 		return REAL(splice)(fd, inoff, fd2, outoff, n, flags);
@@ -598,7 +598,7 @@ int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) NV_CA
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(epoll_ctl)(epfd, op, fd, event);
@@ -609,7 +609,7 @@ ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags) NV_CALL("tee");
 ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+	nv_handle h = nv_callers_handle(fd), h2 = nv_callers_handle(fd2);
 
 	if (h == 0 && h2 == 0)
 		return REAL(tee)(fd, fd2, n, flags);
@@ -620,7 +620,7 @@ ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(vmsplice)(fd, iov, count, flags);
@@ -675,7 +675,7 @@ int nv_call_tcgetattr(int fd, struct termios *out) NV_CALL("tcgetattr");
 int nv_call_tcgetattr(int fd, struct termios *out)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(tcgetattr)(fd, out);
@@ -818,7 +818,7 @@ ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n) NV_CA
 ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fgetxattr)(fd, name, value, n);
@@ -873,7 +873,7 @@ int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int
 int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int flags)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fsetxattr)(fd, name, value, n, flags);
@@ -928,7 +928,7 @@ ssize_t nv_call_flistxattr(int fd, char *list, size_t n) NV_CALL("flistxattr");
 ssize_t nv_call_flistxattr(int fd, char *list, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(flistxattr)(fd, list, n);
@@ -983,7 +983,7 @@ int nv_call_fremovexattr(int fd, const char *name) NV_CALL("fremovexattr");
 int nv_call_fremovexattr(int fd, const char *name)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fremovexattr)(fd, name);
@@ -1042,7 +1042,7 @@ int nv_call_fstat(int fd, struct stat *st) NV_CALL("fstat");
 int nv_call_fstat(int fd, struct stat *st)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstat)(fd, st);
@@ -1123,7 +1123,7 @@ int nv_call___fxstat(int version, int fd, struct stat *st) NV_CALL("__fxstat");
 int nv_call___fxstat(int version, int fd, struct stat *st)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__fxstat)(version, fd, st);
@@ -1203,7 +1203,7 @@ int nv_call_fstatfs(int fd, struct statfs *st) NV_CALL("fstatfs");
 int nv_call_fstatfs(int fd, struct statfs *st)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstatfs)(fd, st);
@@ -1238,7 +1238,7 @@ int nv_call_fstatvfs(int fd, struct statvfs *st) NV_CALL("fstatvfs");
 int nv_call_fstatvfs(int fd, struct statvfs *st)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstatvfs)(fd, st);
@@ -1272,7 +1272,7 @@ long nv_call_fpathconf(int fd, int name) NV_CALL("fpathconf");
 long nv_call_fpathconf(int fd, int name)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fpathconf)(fd, name);
@@ -1394,7 +1394,7 @@ int nv_call_fchmod(int fd, mode_t mode) NV_CALL("fchmod");
 int nv_call_fchmod(int fd, mode_t mode)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fchmod)(fd, mode);
@@ -1471,7 +1471,7 @@ int nv_call_fchown(int fd, uid_t uid, gid_t gid) NV_CALL("fchown");
 int nv_call_fchown(int fd, uid_t uid, gid_t gid)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fchown)(fd, uid, gid);
@@ -1570,7 +1570,7 @@ int nv_call_futimes(int fd, const struct timeval times[2]) NV_CALL("futimes");
 int nv_call_futimes(int fd, const struct timeval times[2])
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(futimes)(fd, times);
@@ -1605,7 +1605,7 @@ int nv_call_futimens(int fd, const struct timespec times[2]) NV_CALL("futimens")
 int nv_call_futimens(int fd, const struct timespec times[2])
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(futimens)(fd, times);
@@ -2217,7 +2217,7 @@ DIR *nv_call_fdopendir(int fd) NV_CALL("fdopendir");
 DIR *nv_call_fdopendir(int fd)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdopendir)(fd);
@@ -2255,7 +2255,7 @@ int nv_call_readdir_r(DIR *stream, struct dirent *entry, struct dirent **result)
 
 	if (dir == NULL)
 		return REAL(readdir_r)(stream, entry, result);
-	int saved = errno, error = nv_refuse("readdir_r") < 0 ? errno : 0;
+	int saved = errno, error = nv_unsupported("readdir_r") < 0 ? errno : 0;
 
 	errno = saved;
 	return error;
@@ -2316,7 +2316,7 @@ ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(getdents64)(fd, buf, n);
@@ -2352,7 +2352,7 @@ FILE *nv_call_fdopen(int fd, const char *mode) NV_CALL("fdopen");
 FILE *nv_call_fdopen(int fd, const char *mode)
 {
 	nv_notice_fork();
-	nv_handle h = nv_called_with(fd);
+	nv_handle h = nv_callers_handle(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdopen)(fd, mode);
@@ -2585,7 +2585,7 @@ wint_t nv_call_fgetwc(FILE *stream) NV_CALL("fgetwc");
 wint_t nv_call_fgetwc(FILE *stream)
 {
 	nv_notice_fork();
-	return nv_wide(nv_input(stream)) ? REAL(fgetwc)(nv_input(stream)) : WEOF;
+	return nv_wide_allowed(nv_input(stream)) ? REAL(fgetwc)(nv_input(stream)) : WEOF;
 }
 extern __typeof__(nv_call_fgetwc) nv_call_getwc NV_CALL("getwc") NV_ALIAS("fgetwc");
 extern __typeof__(nv_call_fgetwc) nv_call_fgetwc_unlocked NV_CALL("fgetwc_unlocked") NV_ALIAS("fgetwc");
@@ -2595,7 +2595,7 @@ wint_t nv_call_getwchar(void) NV_CALL("getwchar");
 wint_t nv_call_getwchar(void)
 {
 	nv_notice_fork();
-	return nv_wide(*nv_standard_stream(0)) ? REAL(getwchar)() : WEOF;
+	return nv_wide_allowed(*nv_standard_stream(0)) ? REAL(getwchar)() : WEOF;
 }
 extern __typeof__(nv_call_getwchar) nv_call_getwchar_unlocked NV_CALL("getwchar_unlocked") NV_ALIAS("getwchar");
 
@@ -2603,7 +2603,7 @@ wint_t nv_call_fputwc(wchar_t wc, FILE *stream) NV_CALL("fputwc");
 wint_t nv_call_fputwc(wchar_t wc, FILE *stream)
 {
 	nv_notice_fork();
-	return nv_wide(stream) ? REAL(fputwc)(wc, stream) : WEOF;
+	return nv_wide_allowed(stream) ? REAL(fputwc)(wc, stream) : WEOF;
 }
 extern __typeof__(nv_call_fputwc) nv_call_putwc NV_CALL("putwc") NV_ALIAS("fputwc");
 extern __typeof__(nv_call_fputwc) nv_call_fputwc_unlocked NV_CALL("fputwc_unlocked") NV_ALIAS("fputwc");
@@ -2613,14 +2613,14 @@ wint_t nv_call_ungetwc(wint_t wc, FILE *stream) NV_CALL("ungetwc");
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream)
 {
 	nv_notice_fork();
-	return nv_wide(nv_input(stream)) ? REAL(ungetwc)(wc, nv_input(stream)) : WEOF;
+	return nv_wide_allowed(nv_input(stream)) ? REAL(ungetwc)(wc, nv_input(stream)) : WEOF;
 }
 
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream) NV_CALL("fgetws");
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream)
 {
 	nv_notice_fork();
-	return nv_wide(nv_input(stream)) ? REAL(fgetws)(line, n, nv_input(stream)) : NULL;
+	return nv_wide_allowed(nv_input(stream)) ? REAL(fgetws)(line, n, nv_input(stream)) : NULL;
 }
 extern __typeof__(nv_call_fgetws) nv_call_fgetws_unlocked NV_CALL("fgetws_unlocked") NV_ALIAS("fgetws");
 
@@ -2628,7 +2628,7 @@ wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream) N
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream)
 {
 	nv_notice_fork();
-	return nv_wide(nv_input(stream)) ? REAL(__fgetws_chk)(line, have, n, nv_input(stream)) : NULL;
+	return nv_wide_allowed(nv_input(stream)) ? REAL(__fgetws_chk)(line, have, n, nv_input(stream)) : NULL;
 }
 extern __typeof__(nv_call___fgetws_chk) nv_call___fgetws_unlocked_chk NV_CALL("__fgetws_unlocked_chk") NV_ALIAS("__fgetws_chk");
 
@@ -2636,7 +2636,7 @@ int nv_call_fputws(const wchar_t *text, FILE *stream) NV_CALL("fputws");
 int nv_call_fputws(const wchar_t *text, FILE *stream)
 {
 	nv_notice_fork();
-	return nv_wide(stream) ? REAL(fputws)(text, stream) : EOF;
+	return nv_wide_allowed(stream) ? REAL(fputws)(text, stream) : EOF;
 }
 extern __typeof__(nv_call_fputws) nv_call_fputws_unlocked NV_CALL("fputws_unlocked") NV_ALIAS("fputws");
 
@@ -2647,7 +2647,7 @@ int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_wide(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
+	int result = nv_wide_allowed(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2656,7 +2656,7 @@ int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("
 int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap)
 {
 	nv_notice_fork();
-	return nv_wide(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
+	return nv_wide_allowed(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
 }
 
 int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...) NV_CALL("__fwprintf_chk");
@@ -2666,7 +2666,7 @@ int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_wide(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
+	int result = nv_wide_allowed(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2675,7 +2675,7 @@ int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_li
 int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap)
 {
 	nv_notice_fork();
-	return nv_wide(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
+	return nv_wide_allowed(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
 }
 
 int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwscanf");
@@ -2685,7 +2685,7 @@ int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_wide(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
+	int result = nv_wide_allowed(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2694,7 +2694,7 @@ int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("v
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
 	nv_notice_fork();
-	return nv_wide(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
+	return nv_wide_allowed(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
 }
 
 int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("__isoc99_fwscanf");
@@ -2704,7 +2704,7 @@ int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_wide(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
+	int result = nv_wide_allowed(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2713,7 +2713,7 @@ int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) N
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
 	nv_notice_fork();
-	return nv_wide(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
+	return nv_wide_allowed(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
 }
 
 /* ---- Memory ---- */
@@ -2852,7 +2852,7 @@ int nv_call_setrlimit(int resource, const struct rlimit *limit) NV_CALL("setrlim
 int nv_call_setrlimit(int resource, const struct rlimit *limit)
 {
 	nv_notice_fork();
-	return nv_relimited(REAL(setrlimit)(resource, limit));
+	return nv_file_limit_set(REAL(setrlimit)(resource, limit));
 }
 extern __typeof__(nv_call_setrlimit) nv_call_setrlimit64 NV_CALL("setrlimit64") NV_ALIAS("setrlimit");
 
@@ -2860,7 +2860,7 @@ int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct 
 int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old)
 {
 	nv_notice_fork();
-	return nv_relimited(REAL(prlimit)(pid, resource, limit, old));
+	return nv_file_limit_set(REAL(prlimit)(pid, resource, limit, old));
 }
 extern __typeof__(nv_call_prlimit) nv_call_prlimit64 NV_CALL("prlimit64") NV_ALIAS("prlimit");
 
@@ -2873,7 +2873,7 @@ long nv_call_ulimit(int cmd, ...)
 	va_start(ap, cmd);
 	long limit = va_arg(ap, long);
 	va_end(ap);
-	return nv_relimited(REAL(ulimit)(cmd, limit));
+	return nv_file_limit_set(REAL(ulimit)(cmd, limit));
 }
 
 NV_JUMP("vfork", "nv_vfork");

@@ -1,6 +1,5 @@
-/* System calls that a program makes by number, as libuv does statx. Those that
- * may be about a file of ours are made like the call of the C library:
- * raw_gen.c, from the table. */
+/* System calls that a program makes by number with syscall(2), as libuv does statx. Those that may be ours are routed to the
+ * wrapper of the C library's call (raw_gen.c, generated from calls.txt). */
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -10,9 +9,8 @@
 #define ARGUMENTS 6
 
 #ifdef SYS_getcwd
-/* working is the system call getcwd where the working directory is ours. It
- * returns the length, with the NUL. */
-static long working(char *buf, size_t n)
+/* getcwd_ours is the system call getcwd if the working directory is ours. It returns the length with the NUL. */
+static long getcwd_ours(char *buf, size_t n)
 {
 	char name[2 * NV_PATH];
 
@@ -22,15 +20,14 @@ static long working(char *buf, size_t n)
 		return -1;
 	size_t length = strlen(name) + 1;
 
-	if (nv_nowhere(buf))
+	if (nv_near_null(buf))
 		return nv_error(EFAULT);
 	memcpy(buf, name, length);
 	return (long)length;
 }
 #endif
 
-/* nv_syscall takes the arguments as the C library does: as many as any system
- * call has, whatever the caller gave. */
+/* nv_syscall reads six arguments, the most that a system call has, whatever the caller has passed, as the C library does. */
 long nv_syscall(long number, va_list ap)
 {
 	long a[ARGUMENTS], result;
@@ -38,18 +35,18 @@ long nv_syscall(long number, va_list ap)
 
 	for (int i = 0; i < ARGUMENTS; i++)
 		a[i] = va_arg(ap, long);
-	if (number == SYS_utimensat && a[1] == 0 && a[3] == 0) /* of a descriptor, which the C library refuses */
+	if (number == SYS_utimensat && a[1] == 0 && a[3] == 0) /* without a path; the C library's utimensat refuses that */
 		return futimens((int)a[0], (const struct timespec *)a[2]);
 	if (nv_raw(number, a, &result))
 		return result;
 #ifdef SYS_openat2
-	/* Callers have to do without it on old kernels, and then use openat. */
+	/* Programs fall back to openat, as on kernels before 5.6. */
 	if (number == SYS_openat2 && nv_route((int)a[0], (const char *)a[1], &at))
 		return nv_error(ENOSYS);
 #endif
 #ifdef SYS_getcwd
-	if (number == SYS_getcwd && nv_working() != 0)
-		return working((char *)a[0], (size_t)a[1]);
+	if (number == SYS_getcwd && nv_cwd() != 0)
+		return getcwd_ours((char *)a[0], (size_t)a[1]);
 #endif
 	return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -100,8 +100,7 @@ void nv_call__exit(int status) NV_CALL("_exit");
 int nv_call_execve(const char *path, char *const argv[], char *const envp[]) NV_CALL("execve");
 int nv_call_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags) NV_CALL("execveat");
 
-/* nv_raw makes the system call of that number if it is one that may be about a
- * file of ours. */
+/* nv_raw calls the wrapper of the system call of that number; false: it has none. */
 bool nv_raw(long number, const long *a, long *result)
 {
 	switch (number) {

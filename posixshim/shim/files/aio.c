@@ -1,15 +1,15 @@
-/* Asynchronous I/O: of POSIX, as MPI libraries use it, and of libaio, as fio and DeepSpeed do. libc
- * does the first on threads of its own, the kernel the second, and the calls of neither can be
- * intercepted. So on files of ours it is done at once: the request is complete when the call that makes it returns.
- * The outcome of the first goes where libc keeps it, which is where aio_error, aio_return and
- * aio_suspend look. The outcome of the second comes from the kernel's queue. */
+/* Asynchronous I/O: that of POSIX, which MPI libraries use, and that of libaio, which fio and DeepSpeed use.
+ *
+ * libc's threads and the kernel, which execute such requests, do not call the interposed functions. So a request for a file that
+ * is ours is executed in the call that submits it. The result of a POSIX request is stored in its aiocb, where aio_error,
+ * aio_return and aio_suspend look. The result of a libaio request is put into the kernel's completion queue. */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "kernel.h"
 #include "nv.h"
 
-/* complete records what a request has come to, and sends the signal that it asks for. */
+/* complete stores the result of a request in its aiocb, and sends the signal that the request asks for. */
 static int complete(struct aiocb *cb, int64_t result, int saved)
 {
 	const struct sigevent *event = &cb->aio_sigevent;
@@ -20,15 +20,15 @@ static int complete(struct aiocb *cb, int64_t result, int saved)
 	return event->sigev_notify == SIGEV_SIGNAL ? sigqueue(getpid(), event->sigev_signo, event->sigev_value) : 0;
 }
 
-/* calls_function says of a request that it asks for a thread. None is started here. */
+/* calls_function says whether a request asks for a function on a new thread, which is not supported. It sets errno. */
 static bool calls_function(const struct aiocb *cb)
 {
-	return cb->aio_sigevent.sigev_notify == SIGEV_THREAD && nv_refuse("aio with SIGEV_THREAD") != 0;
+	return cb->aio_sigevent.sigev_notify == SIGEV_THREAD && nv_unsupported("aio with SIGEV_THREAD") != 0;
 }
 
 int nv_aio_read(struct aiocb *cb)
 {
-	nv_handle h = nv_ours(cb->aio_fildes);
+	nv_handle h = nv_handle_of(cb->aio_fildes);
 	int saved = errno;
 
 	if (h == 0)
@@ -40,7 +40,7 @@ int nv_aio_read(struct aiocb *cb)
 
 int nv_aio_write(struct aiocb *cb)
 {
-	nv_handle h = nv_ours(cb->aio_fildes);
+	nv_handle h = nv_handle_of(cb->aio_fildes);
 	int saved = errno;
 
 	if (h == 0)
@@ -50,13 +50,13 @@ int nv_aio_write(struct aiocb *cb)
 	return complete(cb, rt_pwrite(h, (void *)cb->aio_buf, cb->aio_nbytes, cb->aio_offset), saved);
 }
 
-/* transfer makes the call that a request of libaio stands for. */
+/* transfer executes a request of libaio. */
 static int64_t transfer(nv_handle h, const struct iocb *cb)
 {
 	void *buf = (void *)(uintptr_t)cb->aio_buf;
 
 	if (cb->aio_rw_flags != 0)
-		return nv_error(EOPNOTSUPP); /* as of preadv2 */
+		return nv_error(EOPNOTSUPP); /* as preadv2 */
 	switch (cb->aio_lio_opcode) {
 	case IOCB_CMD_PREAD:
 		return rt_pread(h, buf, cb->aio_nbytes, cb->aio_offset);
@@ -73,9 +73,9 @@ static int64_t transfer(nv_handle h, const struct iocb *cb)
 	return nv_error(EINVAL);
 }
 
-/* queue gives the kernel a request that is done: as one that writes as many bytes to /dev/null,
- * which ends with that number. The kernel has copied the request when it returns. */
-static long queue(aio_context_t context, struct iocb *cb, int64_t result)
+/* queue_result puts the result of a request into the kernel's completion queue. For that it submits the request as a write of so
+ * many bytes to /dev/null, which has that result. The kernel copies the request, so it can be restored at once. */
+static long queue_result(aio_context_t context, struct iocb *cb, int64_t result)
 {
 	struct iocb own = *cb;
 	long null = nv_kernel(SYS_openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC), queued;
@@ -92,17 +92,18 @@ static long queue(aio_context_t context, struct iocb *cb, int64_t result)
 	return queued;
 }
 
-/* others is how many requests the list begins with that are not for files of ours. */
+/* others returns how many requests at the start of the list are not ours. */
 static long others(struct iocb **list, long n)
 {
 	long i = 0;
 
-	while (i < n && nv_ours((int)list[i]->aio_fildes) == 0)
+	while (i < n && nv_handle_of((int)list[i]->aio_fildes) == 0)
 		i++;
 	return i;
 }
 
-/* submit submits the first request of ours, or all in front of it, and returns what the kernel does. */
+/* submit submits all requests before the first that is ours, or that one alone if it is the first of the list. It returns how
+ * many it has submitted, or -errno. */
 static long submit(aio_context_t context, long n, struct iocb **list)
 {
 	long before = others(list, n);
@@ -110,8 +111,8 @@ static long submit(aio_context_t context, long n, struct iocb **list)
 
 	if (before > 0 || n <= 0)
 		return nv_kernel(SYS_io_submit, context, n <= 0 ? n : before, list);
-	result = transfer(nv_ours((int)list[0]->aio_fildes), list[0]);
-	return result < 0 ? -errno : queue(context, list[0], result);
+	result = transfer(nv_handle_of((int)list[0]->aio_fildes), list[0]);
+	return result < 0 ? -errno : queue_result(context, list[0], result);
 }
 
 long nv_io_submit(aio_context_t context, long n, struct iocb **list)

@@ -1,17 +1,15 @@
-/* The map from descriptors to open file descriptions of the runtime.
+/* Opening, closing and duplicating descriptors that are ours.
  *
- * A descriptor of ours is a placeholder in the kernel, an O_PATH descriptor of
- * the symbolic link /proc/self: its number is taken, it can be duplicated and
- * closed, and whoever has it without this library cannot lose data with it.
- * Reading and writing are EBADF, opening /dev/stdout or /proc/self/fd/N anew
- * is ELOOP (it would succeed with /dev/null), as a directory it is ENOTDIR.
+ * In the kernel a descriptor of ours is a placeholder: an O_PATH descriptor of the symbolic link /proc/self. It takes a number,
+ * and can be duplicated and closed. A program without this library cannot lose data by writing to it: read and write fail with
+ * EBADF, opening /dev/stdout or /proc/self/fd/N fails with ELOOP (on /dev/null it would succeed), opening it as a directory fails
+ * with ENOTDIR.
  *
- * A file that other processes have too has a socket in its place, which tells
- * them what it is (inherit.c).
+ * The placeholder of a file that other processes have open too is a socket, whose name tells them which file it is
+ * (inherit.c).
  *
- * The runtime's own descriptors are in the map as well, behind the numbers
- * that applications use, so that those who close all they can think of, or
- * put a file on a number of their choice, do not meet them. */
+ * Locks: a thread that changes a descriptor of ours has the lock changing for reading. A thread that replaces placeholders has it
+ * for writing, because dup3 onto a number that another thread is closing would open it again. */
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -20,47 +18,44 @@
 #include "kernel.h"
 #include "nv.h"
 
-/* The descriptor that placeholders are duplicates of, which costs a quarter of
- * opening each; -1 before the first. It is the runtime's. */
+/* The descriptor that placeholders are duplicated from, which takes a quarter of the time of opening them; -1: none yet. The map
+ * has it as a descriptor of the runtime. */
 static _Atomic int pattern = -1;
 
-/* nv_adopt notes what a descriptor stands for. */
+/* nv_adopt makes h the handle of a descriptor. */
 void nv_adopt(int fd, nv_handle h)
 {
-	nv_put(fd, h);
+	nv_set_handle(fd, h);
 	if (fd == STDIN_FILENO)
-		nv_standard_input();
+		nv_update_stdin();
 }
 
-/* unset empties the slot of a descriptor and returns what was in it. */
-static nv_handle unset(int fd)
+/* clear_handle clears the slot of a descriptor and returns the handle that was in it. */
+static nv_handle clear_handle(int fd)
 {
 	nv_handle h = atomic_exchange(&nv_fds[fd], 0);
 
 	if (fd == STDIN_FILENO && h != 0)
-		nv_standard_input();
+		nv_update_stdin();
 	return h;
 }
 
-/* Those who change a descriptor of ours have it for reading. Who replaces placeholders, which would bring back what
- * they close, has it for writing. */
 #define UNLOCKED PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP
 static pthread_rwlock_t changing = UNLOCKED;
 
 static void begin_change(void)
 {
-	nv_hold();
+	nv_begin_critical();
 	pthread_rwlock_rdlock(&changing);
 }
 
 static void end_change(void)
 {
 	pthread_rwlock_unlock(&changing);
-	nv_let_go();
+	nv_end_critical();
 }
 
-/* set_flags is F_SETFD. What replaces placeholders meanwhile would put back the
- * flags that it has found. */
+/* set_flags is F_SETFD. It takes the lock because replacing a placeholder restores the flags that were read before. */
 static int set_flags(int fd, void *flags)
 {
 	begin_change();
@@ -70,34 +65,35 @@ static int set_flags(int fd, void *flags)
 	return r;
 }
 
-/* drop gives a handle back. The process that has the file learns from the
- * kernel that a descriptor is closed, and is told so that the last one to close
- * it sees the outcome. */
-static int drop(nv_handle h)
+/* release drops one reference of an open file. A server sees in the kernel that a descriptor has been closed; it is called
+ * nevertheless, so that the process that closes the last one gets the error. */
+static int release(nv_handle h)
 {
 	return h == NV_LOST ? 0 : (int)rt_release(h);
 }
 
-static int keep(nv_handle h)
+/* retain adds one reference of an open file. A server needs none: it sees the duplicate of the socket. */
+static int retain(nv_handle h)
 {
 	return h == NV_LOST || nv_server(h) != 0 ? 0 : (int)rt_retain(h);
 }
 
-/* The kernel copies the descriptors before the memory: what the runtime has
- * closed in between is open in the child, and not in the map any more. */
+/* nv_drop_descriptors closes in a child the descriptors of the parent's runtime, and gives those that are ours the handles that
+ * the parent has as a server. The kernel copies descriptors before memory. So a descriptor that the runtime has closed between
+ * the two is open in the child, but is not in its map. Such sockets are found by their names. */
 void nv_drop_descriptors(int server)
 {
-	unsigned end = atomic_load(&nv_ours_end), low = (unsigned)nv_low_descriptors();
+	unsigned end = atomic_load(&nv_fds_end), low = (unsigned)nv_low_descriptors();
 
 	static const pthread_rwlock_t unlocked = UNLOCKED;
 
 	atomic_store(&pattern, -1);
 	changing = unlocked;
 	for (unsigned fd = 0; fd < end; fd++) {
-		nv_handle h = nv_ours((int)fd);
+		nv_handle h = nv_handle_of((int)fd);
 
-		if (h == NV_RUNTIMES || (h == 0 && fd >= low && nv_named((int)fd))) {
-			/* Others must notice when the parent ends. */
+		if (h == NV_RUNTIME_OWNED || (h == 0 && fd >= low && nv_is_sharing_socket((int)fd))) {
+			/* Other processes wait until the last copy of a socket is closed. */
 			atomic_store(&nv_fds[fd], 0);
 			REAL(close)((int)fd);
 		} else if (h > 0 && nv_server(h) == 0)
@@ -105,74 +101,74 @@ void nv_drop_descriptors(int server)
 	}
 }
 
-/* put_in_place makes the descriptors of h, from fd on, duplicates of stand_in. */
-static void put_in_place(nv_handle h, int stand_in)
+/* replace_all makes all descriptors of h duplicates of placeholder. */
+static void replace_all(nv_handle h, int placeholder)
 {
-	unsigned end = atomic_load(&nv_ours_end);
+	unsigned end = atomic_load(&nv_fds_end);
 
 	for (unsigned fd = 0; fd < end; fd++) {
-		if (nv_ours((int)fd) != h)
+		if (nv_handle_of((int)fd) != h)
 			continue;
 		int flags = REAL(fcntl)((int)fd, F_GETFD);
 
-		REAL(dup3)(stand_in, (int)fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+		REAL(dup3)(placeholder, (int)fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	}
 }
 
-/* nv_replace_placeholders puts stand_in in the place of all descriptors of h, with signals blocked. One thread at a
- * time does. It gives up when another thread does not get on, which with dup2 may be closing something that is not
- * ours, such as a connection that lingers; and then hardly waits again. */
-void nv_replace_placeholders(nv_handle h, int stand_in)
+/* nv_replace_placeholders makes all descriptors of h duplicates of placeholder. The caller has blocked signals and has the lock
+ * sharing (inherit.c). It waits two seconds for threads that are changing descriptors, and then gives up: dup2 of such a thread
+ * may block while it closes a descriptor that is not ours, such as a socket that lingers. After that it does not wait again
+ * until the lock is free. */
+void nv_replace_placeholders(nv_handle h, int placeholder)
 {
-	static bool patient = true;
+	static bool wait = true;
 	struct timespec until;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += patient ? 2 : 0;
-	patient = pthread_rwlock_timedwrlock(&changing, &until) == 0;
-	if (!patient)
+	until.tv_sec += wait ? 2 : 0;
+	wait = pthread_rwlock_timedwrlock(&changing, &until) == 0;
+	if (!wait)
 		return;
-	put_in_place(h, stand_in);
+	replace_all(h, placeholder);
 	pthread_rwlock_unlock(&changing);
 }
 
-/* nv_take_back puts plain placeholders in the place of all descriptors of files
- * of this process. It needs the pattern, which is there since the first of them. */
-void nv_take_back(void)
+/* nv_restore_placeholders replaces the sockets of all open files of this process by plain placeholders. The pattern exists since
+ * the first of those files was opened. */
+void nv_restore_placeholders(void)
 {
 	int plain = atomic_load(&pattern);
 
-	for (int fd = 0; plain >= 0 && (unsigned)fd < atomic_load(&nv_ours_end); fd++)
-		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0)
-			nv_replace_placeholders(nv_ours(fd), plain);
+	for (int fd = 0; plain >= 0 && (unsigned)fd < atomic_load(&nv_fds_end); fd++)
+		if (nv_handle_of(fd) > 0 && nv_server(nv_handle_of(fd)) == 0)
+			nv_replace_placeholders(nv_handle_of(fd), plain);
 }
 
-/* nv_give_away notes that another process has the files of this one from now on. */
-void nv_give_away(int server)
+/* nv_transfer_handles makes all open files of this process files of server, which has taken them over; 0: they are lost. */
+void nv_transfer_handles(int server)
 {
-	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++) {
-		nv_handle h = nv_ours(fd);
+	for (int fd = 0; (unsigned)fd < atomic_load(&nv_fds_end); fd++) {
+		nv_handle h = nv_handle_of(fd);
 
 		if (h > 0 && nv_server(h) == 0)
 			atomic_compare_exchange_strong(&nv_fds[fd], &h, server == 0 ? NV_LOST : nv_remote(h, server));
 	}
 }
 
-/* share makes fd, a duplicate that the kernel has just made, refer to h. It ends
- * the change that the caller has begun. */
-static int share(int fd, nv_handle h)
+/* adopt_duplicate gives fd, which the kernel has just duplicated, the handle h. It ends the change that the caller has begun. */
+static int adopt_duplicate(int fd, nv_handle h)
 {
 	if (fd >= NV_FDS) {
 		nv_close_quietly(fd);
 		fd = nv_error(EMFILE);
-	} else if (fd >= 0 && keep(h) != 0) {
+	} else if (fd >= 0 && retain(h) != 0) {
 		nv_close_quietly(fd);
 		fd = -1;
 	}
 	if (fd >= 0)
 		nv_adopt(fd, h);
 	end_change();
-	nv_arm_relay(fd);
+	nv_begin_relay(fd);
 	return fd;
 }
 
@@ -180,16 +176,16 @@ static int new_placeholder(int cloexec)
 {
 	int fd = REAL(open)("/proc/self", O_PATH | O_NOFOLLOW | cloexec);
 
-	if (fd < 0 && errno == ENOENT) /* nothing can be opened anew without /proc */
+	if (fd < 0 && errno == ENOENT) /* without /proc nobody can open /proc/self/fd/N either */
 		fd = REAL(open)("/dev/null", O_PATH | cloexec);
 	return fd;
 }
 
-/* keep_pattern makes the pattern; -1 where there is no number for it. A vfork
- * child would make one that its parent does not have. */
-static int keep_pattern(void)
+/* make_pattern makes the pattern; -1: no descriptor is free. In a child of vfork it does nothing: the parent would find the
+ * number of a descriptor that it does not have. */
+static int make_pattern(void)
 {
-	if (!nv_own_memory())
+	if (!nv_owns_memory())
 		return -1;
 	int none = -1, fd = new_placeholder(O_CLOEXEC);
 	int moved = fd < 0 ? -1 : REAL(fcntl)(fd, F_DUPFD_CLOEXEC, nv_low_descriptors());
@@ -198,12 +194,12 @@ static int keep_pattern(void)
 		nv_close_quietly(fd);
 	if (moved < 0)
 		return -1;
-	nv_own_in_place(moved);
+	nv_mark_runtime_owned(moved);
 	if (atomic_compare_exchange_strong(&pattern, &none, moved))
 		return moved;
-	nv_own_descriptor(moved, 0);
+	nv_own_descriptor(moved, NV_OWN_CLOSING);
 	nv_close_quietly(moved);
-	return none; /* another thread's */
+	return none; /* another thread has made it first */
 }
 
 static int placeholder(int cloexec)
@@ -212,7 +208,7 @@ static int placeholder(int cloexec)
 	int from = atomic_load(&pattern);
 
 	if (from < 0)
-		from = keep_pattern();
+		from = make_pattern();
 	int fd = from < 0 ? -1 : REAL(fcntl)(from, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
 
 	if (fd >= 0)
@@ -223,7 +219,7 @@ static int placeholder(int cloexec)
 
 int nv_open(struct nv_path_at *at, int flags, mode_t mode)
 {
-	nv_forget_file_limit();
+	nv_invalidate_file_limit();
 	int saved = errno;
 	int fd = placeholder(flags & O_CLOEXEC);
 
@@ -239,55 +235,54 @@ int nv_open(struct nv_path_at *at, int flags, mode_t mode)
 		nv_close_quietly(fd);
 		return -1;
 	}
-	if (nv_server(h) != 0) { /* the other process has sent what stands for it */
+	if (nv_server(h) != 0) { /* the server has sent the socket of the file */
 		REAL(dup3)(at->descriptor, fd, flags & O_CLOEXEC);
 		REAL(close)(at->descriptor);
 	}
 	nv_adopt(fd, h);
-	nv_arm_relay(fd);
+	nv_begin_relay(fd);
 	errno = saved;
 	return fd;
 }
 
-/* choose tells the runtime, threads of which may be opening descriptors, that the application is about to give a number of
- * its choice to a file, or has. */
+/* choose tells the runtime that the application is about to put a file on a number of its choice, or has done so. Between the
+ * two, threads of the runtime open no descriptors, which could get that number. */
 static void choose(bool begins)
 {
-	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory())
+	if (nv_loaded() && nv_state != NV_INSIDE && nv_owns_memory())
 		rt_choose_number(begins);
 }
 
-/* nv_close closes a descriptor that may be ours or not. The number of a standard one is often wanted again at once, for the
- * next file that is opened. */
+/* nv_close closes a descriptor that may be ours or not. Programs close a standard descriptor to get its number for the file that
+ * they open next. */
 int nv_close(int fd)
 {
 	if ((unsigned)fd <= STDERR_FILENO)
 		choose(true);
-	if (nv_called_with(fd) == 0)
+	if (nv_callers_handle(fd) == 0)
 		return REAL(close)(fd);
 	pthread_testcancel();
-	if (nv_ours(fd) == NV_RUNTIMES)
+	if (nv_handle_of(fd) == NV_RUNTIME_OWNED)
 		return nv_error(EBADF);
-	nv_reach(nv_ours(fd));
+	nv_connect(nv_handle_of(fd));
 	begin_change();
-	nv_handle h = unset(fd);
+	nv_handle h = clear_handle(fd);
 
 	nv_close_quietly(fd);
 	end_change();
-	return h == 0 ? nv_error(EBADF) : drop(h);
+	return h == 0 ? nv_error(EBADF) : release(h);
 }
 
-/* nv_close_stream closes a stream of the C library's, which has nothing left to write and whose
- * descriptor is ours. */
+/* nv_close_stream closes a stream of libc whose descriptor is ours. The stream has been flushed. */
 int nv_close_stream(FILE *stream, int fd)
 {
-	nv_reach(nv_ours(fd));
+	nv_connect(nv_handle_of(fd));
 	begin_change();
-	nv_handle h = unset(fd);
+	nv_handle h = clear_handle(fd);
 	int result = REAL(fclose)(stream), saved = errno;
 
 	end_change();
-	if (h != 0 && drop(h) != 0)
+	if (h != 0 && release(h) != 0)
 		return EOF;
 	errno = saved;
 	return result;
@@ -295,21 +290,21 @@ int nv_close_stream(FILE *stream, int fd)
 
 int nv_close_range(unsigned first, unsigned last, int flags)
 {
-	unsigned end = atomic_load(&nv_ours_end);
+	unsigned end = atomic_load(&nv_fds_end);
 
 	if ((flags & CLOSE_RANGE_CLOEXEC) || first > last) {
-		begin_change(); /* like set_flags */
+		begin_change(); /* see set_flags */
 		int r = REAL(close_range)(first, last, flags);
 
 		end_change();
 		return r;
 	}
 	for (unsigned fd = first; fd < end && fd <= last; fd++) {
-		nv_handle h = nv_ours((int)fd);
+		nv_handle h = nv_handle_of((int)fd);
 
-		if (h != 0 && h != NV_RUNTIMES)
+		if (h != 0 && h != NV_RUNTIME_OWNED)
 			nv_close((int)fd);
-		if (h != NV_RUNTIMES)
+		if (h != NV_RUNTIME_OWNED)
 			continue;
 		if (fd > first && REAL(close_range)(first, fd - 1, flags) != 0)
 			return -1;
@@ -322,14 +317,14 @@ int nv_close_range(unsigned first, unsigned last, int flags)
 
 int nv_dup(int fd, nv_handle h)
 {
-	/* Closing a duplicate of the runtime's lock would drop the lock. */
-	if (h == NV_RUNTIMES)
+	/* The runtime has a record lock, which is lost when any descriptor of that file is closed. */
+	if (h == NV_RUNTIME_OWNED)
 		return nv_error(EBADF);
 	begin_change();
-	return share(REAL(dup)(fd), h);
+	return adopt_duplicate(REAL(dup)(fd), h);
 }
 
-/* duplicate is the kernel's dup3 with flags or, if flags is -1, its dup2. */
+/* duplicate is the real dup3 or, if flags is -1, the real dup2. */
 static int duplicate(int fd, int newfd, int flags)
 {
 	choose(true);
@@ -339,20 +334,19 @@ static int duplicate(int fd, int newfd, int flags)
 	return r;
 }
 
-/* replace makes newfd, through the kernel's dup3 with flags or, if flags is
- * -1, its dup2, a duplicate of fd; either of them is ours. */
+/* replace is nv_dup_to where fd or newfd is ours. */
 static int replace(int fd, int newfd, int flags)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 	bool fits = (unsigned)newfd < NV_FDS;
 
-	if ((!fits && h != 0) || nv_ours(newfd) == NV_RUNTIMES)
+	if ((!fits && h != 0) || nv_handle_of(newfd) == NV_RUNTIME_OWNED)
 		return nv_error(EBADF);
-	if (h != 0 && keep(h) != 0)
+	if (h != 0 && retain(h) != 0)
 		return -1;
-	nv_reach(nv_ours(newfd));
+	nv_connect(nv_handle_of(newfd));
 	begin_change();
-	nv_handle before = fits ? unset(newfd) : 0;
+	nv_handle before = fits ? clear_handle(newfd) : 0;
 	int r = duplicate(fd, newfd, flags);
 	int saved = errno;
 
@@ -362,13 +356,13 @@ static int replace(int fd, int newfd, int flags)
 		nv_adopt(newfd, h);
 	end_change();
 	if (r >= 0 && h != 0)
-		nv_arm_relay(newfd);
+		nv_begin_relay(newfd);
 	if (r < 0 && h != 0 && nv_server(h) == 0)
-		drop(h);
+		release(h);
 	if (r < 0)
 		return nv_error(saved);
 	if (before != 0)
-		drop(before); /* like the kernel, dup2 does not tell of it */
+		release(before); /* as in the kernel, dup2 does not return errors of closing newfd */
 	errno = saved;
 	return r;
 }
@@ -376,20 +370,20 @@ static int replace(int fd, int newfd, int flags)
 /* nv_dup_to is dup3 or, if flags is -1, dup2. */
 int nv_dup_to(int fd, int newfd, int flags)
 {
-	if (fd == newfd || (nv_ours(fd) == 0 && nv_ours(newfd) == 0))
+	if (fd == newfd || (nv_handle_of(fd) == 0 && nv_handle_of(newfd) == 0))
 		return duplicate(fd, newfd, flags);
 	return replace(fd, newfd, flags);
 }
 
 int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 {
-	if (h == NV_RUNTIMES)
+	if (h == NV_RUNTIME_OWNED)
 		return nv_error(EBADF);
 	switch (cmd) {
 	case F_DUPFD:
 	case F_DUPFD_CLOEXEC:
 		begin_change();
-		return share(REAL(fcntl)(fd, cmd, arg), h);
+		return adopt_duplicate(REAL(fcntl)(fd, cmd, arg), h);
 	case F_GETFD:
 		return REAL(fcntl)(fd, cmd, arg);
 	case F_SETFD:

@@ -1,4 +1,4 @@
-/* Directory streams. */
+/* Directory streams (opendir). As in POSIX, a stream is used by one thread at a time; there are no locks. */
 #include <stdlib.h>
 
 #include "nv.h"
@@ -56,7 +56,7 @@ int nv_closedir(struct nv_dir *dir)
 struct dirent *nv_readdir(struct nv_dir *dir)
 {
 	if (dir->next >= dir->filled) {
-		nv_handle h = nv_ours(dir->fd);
+		nv_handle h = nv_handle_of(dir->fd);
 
 		if (h == 0) {
 			errno = EBADF;
@@ -78,7 +78,7 @@ struct dirent *nv_readdir(struct nv_dir *dir)
 
 void nv_seekdir(struct nv_dir *dir, long position)
 {
-	nv_handle h = nv_ours(dir->fd);
+	nv_handle h = nv_handle_of(dir->fd);
 	int saved = errno;
 
 	dir->next = dir->filled = 0;

@@ -1,12 +1,11 @@
-/* What children and executed programs are given of the open files.
+/* Inheritance of open files by children and executed programs.
  *
- * Before this process forks or executes a program, its placeholders are
- * replaced by descriptors that say which file of which process they stand for,
- * for who has this library, and are of no use to others: posixshim/inherit.go.
- * Processes that have them send their calls here (remote.c).
+ * Before this process forks or executes a program, sockets replace its placeholders. The name of a socket says which file of
+ * which process it is (posixshim/inherit.go). A process with this library sends its calls on such a descriptor to that process
+ * (remote.c). To other programs the socket is of no use.
  *
- * A process that ends while others have files of it, or executes a program that
- * gets some, hands them over to `nvmecr serve`: posixshim/handover.go. */
+ * Before a process ends, or executes a program, it hands over the files that other processes have open to nvmecr serve
+ * (posixshim/handover.go). */
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,27 +13,25 @@
 #include "kernel.h"
 #include "nv.h"
 
-/* The number that other processes know this one by; 0 before the first. */
+/* The number by which other processes address this one; 0: it has shared no file yet. */
 static _Atomic uint64_t number;
 
-/* One thread at a time shares: what another one has begun to share is not yet
- * in the place of its descriptors. */
+/* Held by the thread that shares files, until the sockets are in the place of all descriptors of the files. */
 static pthread_mutex_t sharing = PTHREAD_MUTEX_INITIALIZER;
 
 static void lock_sharing(void)
 {
-	nv_hold();
+	nv_begin_critical();
 	pthread_mutex_lock(&sharing);
 }
 
 static void unlock_sharing(void)
 {
 	pthread_mutex_unlock(&sharing);
-	nv_let_go();
+	nv_end_critical();
 }
 
-/* share_one puts what stands for a file of this process in the place of its
- * placeholders. */
+/* share_one puts the socket of an open file in the place of the file's placeholders, unless it is there already. */
 static void share_one(nv_handle h)
 {
 	int64_t socket = h > 0 && nv_server(h) == 0 ? rt_share(h) : 0;
@@ -42,7 +39,7 @@ static void share_one(nv_handle h)
 	if (socket <= 0)
 		return;
 	nv_replace_placeholders(h, (int)socket);
-	nv_own_descriptor((int)socket, 0);
+	nv_own_descriptor((int)socket, NV_OWN_CLOSING);
 	REAL(close)((int)socket);
 }
 
@@ -55,19 +52,19 @@ static void share_all(void)
 	int64_t n = nv_leave(&visit, nv_rt.serve());
 
 	atomic_store(&number, n < 0 ? 0 : (uint64_t)n);
-	for (int fd = 0; n > 0 && (unsigned)fd < atomic_load(&nv_ours_end); fd++)
-		share_one(nv_ours(fd));
+	for (int fd = 0; n > 0 && (unsigned)fd < atomic_load(&nv_fds_end); fd++)
+		share_one(nv_handle_of(fd));
 }
 
-/* nv_arm_relay is called when a file of ours may have become descriptor fd. To a standard
- * one programs write past this library, with the streams that the C library has: a file
- * that is open for writing gets a socket there whose bytes are relayed (posixshim/relay.go). */
-void nv_arm_relay(int fd)
+/* nv_begin_relay is called when a descriptor may have become ours. The standard streams of libc write to standard descriptors
+ * from inside libc, which is not intercepted. So a standard descriptor of a file that is open for writing becomes a socket at once,
+ * and the runtime writes to the file what it receives there (posixshim/relay.go). */
+void nv_begin_relay(int fd)
 {
-	nv_handle h = (unsigned)fd <= STDERR_FILENO ? nv_ours(fd) : 0;
+	nv_handle h = (unsigned)fd <= STDERR_FILENO ? nv_handle_of(fd) : 0;
 	int saved = errno;
 
-	if (h <= 0 || nv_server(h) != 0 || !nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory() ||
+	if (h <= 0 || nv_server(h) != 0 || !nv_loaded() || nv_state == NV_INSIDE || !nv_owns_memory() ||
 	    (rt_getfl(h) & O_ACCMODE) == O_RDONLY)
 		return;
 	lock_sharing();
@@ -76,13 +73,13 @@ void nv_arm_relay(int fd)
 	errno = saved;
 }
 
-/* nv_share_all makes what is open usable in other processes. Where that fails,
- * the runtime has said why, and what they have is EIO. */
+/* nv_share_all shares all open files, before a child is made. If that fails the runtime has printed why, and calls of the child
+ * on the files fail with EIO. */
 void nv_share_all(void)
 {
 	int saved = errno;
 
-	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
+	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_owns_memory())
 		return;
 	lock_sharing();
 	share_all();
@@ -90,7 +87,9 @@ void nv_share_all(void)
 	errno = saved;
 }
 
-int nv_sharing(bool shared)
+/* nv_parent_server is called in a forked child. If the parent has shared its files it returns the parent as a server, which then
+ * is the default one; otherwise 0. */
+int nv_parent_server(bool shared)
 {
 	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 	uint64_t parent = atomic_exchange(&number, 0);
@@ -98,29 +97,28 @@ int nv_sharing(bool shared)
 
 	sharing = free_lock;
 	if (server != 0)
-		atomic_store(&nv_home, server);
+		atomic_store(&nv_default_server, server);
 	return server;
 }
 
-/* adopt notes what fd stands for, if it was given to the program to be executed. */
+/* adopt adds fd to the map if it is the socket of a file that another process has shared. */
 NV_EARLY_CODE static void adopt(int fd)
 {
-	nv_handle h = nv_token(fd);
+	nv_handle h = nv_shared_handle(fd);
 
 	if (h == 0)
 		return;
 	nv_adopt(fd, h);
-	if (atomic_load(&nv_home) == 0)
-		atomic_store(&nv_home, nv_server(h));
+	if (atomic_load(&nv_default_server) == 0)
+		atomic_store(&nv_default_server, nv_server(h));
 }
 
-/* How many descriptors are looked at in one go; programs hardly have more than
- * a few. */
+/* How many numbers are checked at a time. Few programs are started with descriptors from FEW on. */
 #define FEW 64
 #define CHUNK 512
 
-/* adopt_some adopts those of n numbers; false if none of them is open. poll tells
- * which are, in a tenth of the time that reading /proc/self/fd takes. */
+/* adopt_some adopts descriptors among n numbers from first on; false: none of these is open. It finds the open ones with poll,
+ * which takes a tenth of the time of reading /proc/self/fd. */
 NV_EARLY_CODE static bool adopt_some(int first, int n)
 {
 	struct pollfd p[n > 0 ? n : 1];
@@ -139,11 +137,10 @@ NV_EARLY_CODE static bool adopt_some(int first, int n)
 	return any;
 }
 
-/* none_behind says that no descriptor behind the first FEW is open. Of one that
- * is not open, select says EBADF, unless it lies behind all that the process has
- * had: those it does not look at (BUGS in select(2)). A kernel that did would only
- * cost us the time of looking for more. */
-NV_EARLY_CODE static bool none_behind(void)
+/* none_above says that no descriptor from FEW on is open. select fails with EBADF for a number that is not open, but does not
+ * check numbers above the highest one that the process has had (BUGS in select(2)). If a later kernel checks them, this returns
+ * false, and descriptors are searched for in vain. */
+NV_EARLY_CODE static bool none_above(void)
 {
 	unsigned long set[FEW / (8 * sizeof(unsigned long)) + 1] = {[FEW / (8 * sizeof(unsigned long))] = 1};
 	struct timespec none = {0, 0};
@@ -151,13 +148,12 @@ NV_EARLY_CODE static bool none_behind(void)
 	return nv_kernel(SYS_fcntl, FEW, F_GETFD) < 0 && nv_kernel(SYS_pselect6, FEW + 1, set, 0, 0, &none, 0) == 0;
 }
 
-/* What only glibc has. */
+/* A function that glibc has and musl has not. */
 extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
 
-/* nv_find_descriptors is called before main: it adopts those that the program
- * was given, up to where a chunk of numbers has none. A program of musl has them
- * as one without the library: its streams are not glibc's. */
-NV_EARLY_CODE void nv_find_descriptors(void)
+/* nv_init_descriptors is called before main. It adopts inherited descriptors, up to the first CHUNK of numbers of which none is
+ * open. In a program of musl, whose streams differ from glibc's, no descriptor is ours. */
+NV_EARLY_CODE void nv_init_descriptors(void)
 {
 	if (__register_atfork == NULL)
 		return;
@@ -167,50 +163,50 @@ NV_EARLY_CODE void nv_find_descriptors(void)
 	int end = few ? (int)limit.rlim_cur : NV_FDS;
 
 	adopt_some(0, end < FEW ? end : FEW);
-	if (end > FEW && !none_behind())
+	if (end > FEW && !none_above())
 		for (int first = FEW, next = 2 * CHUNK; adopt_some(first, (end < next ? end : next) - first); next += CHUNK)
 			first = next;
 	errno = saved;
 }
 
-/* ---- the end, and executing ---- */
+/* ---- exit and exec ---- */
 
 static bool may_call(void)
 {
-	return nv_loaded() && nv_state != NV_INSIDE && nv_own_memory();
+	return nv_loaded() && nv_state != NV_INSIDE && nv_owns_memory();
 }
 
-/* others_have says that another process has files of this one. They show once
- * nothing here stands for a file. The caller shares. */
+/* others_have says whether other processes have files of this one open. The runtime sees that by the sockets, when this process
+ * has no copies of them any more. The caller has the lock sharing. */
 static bool others_have(int ends)
 {
-	nv_take_back();
+	nv_restore_placeholders();
 	return rt_alone(ends) > 0;
 }
 
-/* given says that the program to be executed gets files that this process has open. */
-static bool given(void)
+/* inherits says whether a program that is executed inherits open files of this process. */
+static bool inherits(void)
 {
-	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++)
-		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
+	for (int fd = 0; (unsigned)fd < atomic_load(&nv_fds_end); fd++)
+		if (nv_handle_of(fd) > 0 && nv_server(nv_handle_of(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
 			return true;
 	return false;
 }
 
-/* hand_over gives what others have of this process to `nvmecr serve`, which they
- * find by the name that they know. If this process goes on, it asks there as well. */
+/* hand_over gives nvmecr serve the open files that other processes have, and this process's number. After that, this process too
+ * is served by nvmecr serve. */
 static bool hand_over(int executes)
 {
 	int64_t n = rt_hand_over(executes);
 
-	if (n <= 0) /* there is nothing, or the runtime has said why not */
+	if (n <= 0) /* nothing to hand over, or an error that the runtime has printed */
 		return false;
 	int server = nv_add_server((uint64_t)n);
 
 	atomic_store(&number, 0);
-	nv_give_away(server);
-	atomic_store(&nv_home, server);
-	nv_working_redirected();
+	nv_transfer_handles(server);
+	atomic_store(&nv_default_server, server);
+	nv_cwd_redirected();
 	return true;
 }
 
@@ -223,19 +219,18 @@ void nv_hand_over(void)
 	unlock_sharing();
 }
 
-/* hand_on is called before a program is executed. All that is open goes, if anything does: the
- * kernel then closes what the program does not get. */
-static bool hand_on(void)
+/* hand_over_for_exec hands over all open files if the program inherits one or another process has one. The kernel closes those
+ * descriptors that the program does not inherit. */
+static bool hand_over_for_exec(void)
 {
-	bool needed = given() || others_have(0);
+	bool needed = inherits() || others_have(0);
 
 	if (needed)
 		share_all();
 	return needed && hand_over(1);
 }
 
-/* nv_before_exec is called before this process executes a program: what that or another
- * process has open goes to `nvmecr serve`, or else the partition is given up. */
+/* nv_before_exec is called before this process executes a program. It hands over open files, or gives up the partition. */
 void nv_before_exec(void)
 {
 	int saved = errno;
@@ -243,20 +238,20 @@ void nv_before_exec(void)
 	if (!may_call())
 		return;
 	lock_sharing();
-	if (!hand_on() && rt_give_up() != 0)
+	if (!hand_over_for_exec() && rt_give_up() != 0)
 		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
 	unlock_sharing();
 	errno = saved;
 }
 
-/* nv_exec_failed is called when the program could not be executed. What was given up is taken
- * back by the next call, which this is; what was handed over stays there. */
+/* nv_exec_failed is called when the program could not be executed. rt_syncfs opens the partition again that was given up. Files
+ * that were handed over stay with nvmecr serve. */
 int nv_exec_failed(void)
 {
 	int saved = errno;
 
 	if (may_call())
 		rt_syncfs();
-	nv_share_all(); /* this process goes on, and serves */
+	nv_share_all(); /* other processes may need this one as their server again */
 	return nv_error(saved);
 }

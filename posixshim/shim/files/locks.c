@@ -1,7 +1,8 @@
-/* Record locks and flock. The runtime keeps them and never waits; who waits
- * asks again here, where a signal can end it. Signals are let in only between
- * two attempts, all but those that a fault raises: one that came during an
- * attempt, or just as the time was up, would be forgotten. */
+/* Record locks and flock.
+ *
+ * The runtime keeps the locks, and no call of the runtime waits for one. A call that has to wait repeats its attempt here, so that
+ * a signal can interrupt it. Between attempts it sleeps in ppoll, and signals other than faults are unblocked only there: a
+ * signal that arrived during an attempt would not interrupt the wait. */
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -12,8 +13,8 @@
 /* The longest time between two attempts, in nanoseconds. */
 #define LONGEST 2000000
 
-/* hold holds signals back from the first wait on. */
-static void hold(sigset_t *mask)
+/* block_signals blocks all signals but those of faults, and stores the mask before in mask. */
+static void block_signals(sigset_t *mask)
 {
 	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 	sigset_t all;
@@ -24,7 +25,7 @@ static void hold(sigset_t *mask)
 	pthread_sigmask(SIG_BLOCK, &all, mask);
 }
 
-/* restarts says that calls go on after each signal that has a handler. */
+/* restarts says whether all handlers have SA_RESTART. Then the call is restarted, whichever signal it was. */
 static bool restarts(void)
 {
 	struct sigaction act;
@@ -36,9 +37,9 @@ static bool restarts(void)
 	return true;
 }
 
-/* later waits, longer each time; false if a signal ends the call. A thread that
- * is cancelled here ends with signals held back. */
-static bool later(long *ns, const sigset_t *mask)
+/* wait_longer sleeps, twice as long each time; false: a signal ends the call. A thread that is cancelled in it ends with signals
+ * blocked. */
+static bool wait_longer(long *ns, const sigset_t *mask)
 {
 	struct timespec t = {.tv_nsec = *ns};
 
@@ -46,19 +47,20 @@ static bool later(long *ns, const sigset_t *mask)
 	return REAL(ppoll)(NULL, 0, &t, mask) == 0 || restarts();
 }
 
-static int record(nv_handle h, int cmd, struct flock *lock)
+/* try_record and try_flock make one attempt. */
+static int try_record(nv_handle h, int cmd, struct flock *lock)
 {
 	return (int)rt_lock(h, getpid(), cmd, lock, sizeof *lock);
 }
 
-static int whole(nv_handle h, int operation, struct flock *unused)
+static int try_flock(nv_handle h, int operation, struct flock *unused)
 {
 	(void)unused;
 	return (int)rt_flock(h, operation);
 }
 
-/* get attempts to get a lock; with wait until it has it, fails, or a signal
- * ends the call. */
+/* get makes one attempt or, with wait, attempts until one succeeds or fails with another error than EAGAIN, or a signal ends the
+ * call. */
 static int get(int (*attempt)(nv_handle, int, struct flock *), nv_handle h, int cmd, struct flock *lock, bool wait)
 {
 	long ns = 10000;
@@ -69,10 +71,10 @@ static int get(int (*attempt)(nv_handle, int, struct flock *), nv_handle h, int 
 	int saved = errno, r = attempt(h, cmd, lock);
 
 	if (r != 0 && errno == EAGAIN && wait) {
-		hold(&mask);
+		block_signals(&mask);
 		do
 			r = attempt(h, cmd, lock);
-		while (r != 0 && errno == EAGAIN && later(&ns, &mask));
+		while (r != 0 && errno == EAGAIN && wait_longer(&ns, &mask));
 		pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	}
 	if (r == 0)
@@ -89,7 +91,7 @@ int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 	case F_OFD_SETLK:
 	case F_SETLKW:
 	case F_OFD_SETLKW:
-		if (nv_nowhere(lock))
+		if (nv_near_null(lock))
 			return nv_error(EFAULT);
 	}
 	switch (cmd) {
@@ -97,22 +99,22 @@ int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 	case F_SETLK:
 	case F_OFD_GETLK:
 	case F_OFD_SETLK:
-		return get(record, h, cmd, lock, false);
+		return get(try_record, h, cmd, lock, false);
 	case F_SETLKW:
-		return get(record, h, F_SETLK, lock, true);
+		return get(try_record, h, F_SETLK, lock, true);
 	case F_OFD_SETLKW:
-		return get(record, h, F_OFD_SETLK, lock, true);
+		return get(try_record, h, F_OFD_SETLK, lock, true);
 	}
 	return nv_error(EINVAL);
 }
 
 int nv_flock(nv_handle h, int operation)
 {
-	int what = operation & ~LOCK_NB;
+	int kind = operation & ~LOCK_NB;
 
-	if (what != LOCK_SH && what != LOCK_EX && what != LOCK_UN)
+	if (kind != LOCK_SH && kind != LOCK_EX && kind != LOCK_UN)
 		return nv_error(EINVAL);
-	return get(whole, h, what, NULL, (operation & LOCK_NB) == 0);
+	return get(try_flock, h, kind, NULL, (operation & LOCK_NB) == 0);
 }
 
 int nv_lockf(nv_handle h, int command, off_t length)
@@ -122,14 +124,14 @@ int nv_lockf(nv_handle h, int command, off_t length)
 	switch (command) {
 	case F_ULOCK:
 		lock.l_type = F_UNLCK;
-		return get(record, h, F_SETLK, &lock, false);
+		return get(try_record, h, F_SETLK, &lock, false);
 	case F_LOCK:
-		return get(record, h, F_SETLK, &lock, true);
+		return get(try_record, h, F_SETLK, &lock, true);
 	case F_TLOCK:
-		return get(record, h, F_SETLK, &lock, false);
+		return get(try_record, h, F_SETLK, &lock, false);
 	case F_TEST:
 		lock.l_type = F_RDLCK;
-		if (get(record, h, F_GETLK, &lock, false) != 0)
+		if (get(try_record, h, F_GETLK, &lock, false) != 0)
 			return -1;
 		return lock.l_type == F_UNLCK || lock.l_pid == getpid() ? 0 : nv_error(EACCES);
 	}

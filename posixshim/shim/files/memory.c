@@ -1,14 +1,17 @@
-/* Mappings of files. What a mapping of ours shows is memory of the kernel that
- * the runtime has made and filled (posixshim/mapping.go), or the file as the kernel has it
- * (posixshim/view.go); here is which addresses show what, so that what is changed there finds its
- * file, and the file stays as long as it is mapped. */
+/* Mappings of files.
+ *
+ * A mapping of ours shows a memfd, which the runtime has made and filled (posixshim/mapping.go), or the file in the view
+ * (posixshim/view.go). This file keeps a list of the address ranges. By that list msync and munmap find the file to write changed
+ * memory to, and the runtime keeps a file open as long as it is mapped.
+ *
+ * The lock guards the list. A thread that has it blocks signals. The runtime is called with the lock held, and never takes it. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "nv.h"
 
-/* A mapping of ours that the runtime counts, or what is left of it: all but those of a private copy. */
+/* An address range of a mapping. Private mappings of a copy are not in the list: nothing of them is written. */
 struct mapped {
 	char *start;
 	size_t length;
@@ -17,37 +20,35 @@ struct mapped {
 	struct mapped *next;
 };
 
-/* Under lock; count, how many there are, is read anywhere. */
 static struct mapped *list;
-static _Atomic unsigned count;
+static _Atomic unsigned count; /* entries of list; read without the lock by programs that have no mapping */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void hold(void)
+static void lock_list(void)
 {
-	nv_hold();
+	nv_begin_critical();
 	pthread_mutex_lock(&lock);
 }
 
-static bool try_hold(void)
+static bool try_lock_list(void)
 {
-	nv_hold();
+	nv_begin_critical();
 	if (pthread_mutex_trylock(&lock) == 0)
 		return true;
-	nv_let_go();
+	nv_end_critical();
 	return false;
 }
 
-static void let_go(void)
+static void unlock_list(void)
 {
 	int saved = errno;
 
 	pthread_mutex_unlock(&lock);
-	nv_let_go();
+	nv_end_critical();
 	errno = saved;
 }
 
-/* nv_forget_mappings is called in a forked child: the memory is its parent's,
- * too, and the parent writes it to the file. */
+/* nv_forget_mappings is called in a forked child. The parent shares the memory, and writes it to the file. */
 void nv_forget_mappings(void)
 {
 	pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
@@ -76,8 +77,8 @@ static size_t whole_pages(size_t n)
 	return (n + page - 1) & ~(page - 1);
 }
 
-/* part is where [addr, addr+n) and a mapping meet; false if they do not. */
-static bool part(const struct mapped *m, const char *addr, size_t n, size_t *from, size_t *to)
+/* overlap stores the part of a mapping that is in [addr, addr+n), as offsets in the mapping; false: they do not overlap. */
+static bool overlap(const struct mapped *m, const char *addr, size_t n, size_t *from, size_t *to)
 {
 	if (addr + n <= m->start || addr >= m->start + m->length)
 		return false;
@@ -86,19 +87,19 @@ static bool part(const struct mapped *m, const char *addr, size_t n, size_t *fro
 	return true;
 }
 
-/* save writes to the files what was changed in [addr, addr+n). */
-static int save(const char *addr, size_t n)
+/* write_changes writes to the files what was changed in [addr, addr+n). */
+static int write_changes(const char *addr, size_t n)
 {
 	size_t from, to;
 
 	for (struct mapped *m = list; m != NULL; m = m->next)
-		if (part(m, addr, n, &from, &to) && rt_msync(m->h, m->off + (off_t)from, (off_t)(to - from)) != 0)
+		if (overlap(m, addr, n, &from, &to) && rt_msync(m->h, m->off + (off_t)from, (off_t)(to - from)) != 0)
 			return -1;
 	return 0;
 }
 
-/* again counts one more mapping of a file. */
-static bool again(const struct mapped *m)
+/* map_again makes the runtime count one more mapping of a file. */
+static bool map_again(const struct mapped *m)
 {
 	if (rt_map(m->h, NV_MAP_SHARED, m->off, 1) < 0)
 		return false;
@@ -107,20 +108,20 @@ static bool again(const struct mapped *m)
 	return true;
 }
 
-/* forget takes [addr, addr+n) from the list. */
-static void forget(const char *addr, size_t n)
+/* unlist removes [addr, addr+n) from the list. */
+static void unlist(const char *addr, size_t n)
 {
 	size_t from, to;
 
 	for (struct mapped **p = &list; *p != NULL;) {
 		struct mapped *m = *p;
 
-		if (!part(m, addr, n, &from, &to)) {
+		if (!overlap(m, addr, n, &from, &to)) {
 			p = &m->next;
 			continue;
 		}
-		/* What is behind becomes a mapping of its own. */
-		if (from > 0 && to < m->length && again(m) &&
+		/* The part after the range becomes an entry of its own. */
+		if (from > 0 && to < m->length && map_again(m) &&
 		    !enlist(m->start + to, m->length - to, m->off + (off_t)to, m->h))
 			rt_unmap(m->h);
 		if (from > 0) {
@@ -141,13 +142,14 @@ static void forget(const char *addr, size_t n)
 	}
 }
 
-static int give_up(const char *addr, size_t n)
+/* write_and_unlist is called before [addr, addr+n) is unmapped. */
+static int write_and_unlist(const char *addr, size_t n)
 {
-	if (save(addr, n) != 0) {
+	if (write_changes(addr, n) != 0) {
 		nv_complain("memory of a file under %s was changed and is being unmapped, but cannot be written: %m", nv_mount);
 		return -1;
 	}
-	forget(addr, n);
+	unlist(addr, n);
 	return 0;
 }
 
@@ -155,7 +157,7 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 {
 	bool shared = (flags & MAP_TYPE) != MAP_PRIVATE;
 	int saved = errno;
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 
 	if (__builtin_expect(h == 0, 1) || (flags & MAP_ANONYMOUS))
 		return REAL(mmap)(addr, n, prot, flags, fd, off);
@@ -164,28 +166,28 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 		return MAP_FAILED;
 	}
 	int how = (shared ? NV_MAP_SHARED : 0) | (prot & PROT_WRITE ? NV_MAP_WRITE : 0);
-	bool sent = nv_server(h) != 0; /* another process has made it, and sent it */
+	bool sent = nv_server(h) != 0; /* a server makes the memory, and sends its descriptor */
 
-	if (sent) /* a handler's call may bring another descriptor */
-		nv_hold();
+	if (sent) /* a call of a signal handler would overwrite nv_remote_descriptor */
+		nv_begin_critical();
 	int64_t result = rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
 	int memory = sent ? nv_remote_descriptor : (int)(result & INT32_MAX);
 
 	if (sent)
-		nv_let_go();
+		nv_end_critical();
 	if (result < 0)
 		return MAP_FAILED;
 	bool kept = shared || (sent ? nv_local(result) != 0 : (result & NV_MAP_KEPT) != 0);
 
-	hold();
+	lock_list();
 	char *start = MAP_FAILED;
 
-	if (!(flags & MAP_FIXED) || atomic_load(&count) == 0 || give_up(addr, whole_pages(n)) == 0)
+	if (!(flags & MAP_FIXED) || atomic_load(&count) == 0 || write_and_unlist(addr, whole_pages(n)) == 0)
 		start = REAL(mmap)(addr, n, prot, flags, memory, off);
 	if (!kept || sent)
 		nv_close_quietly(memory);
 	if (!kept) {
-		/* no other mapping has it */
+		/* a private copy: there is nothing to unmap in the runtime */
 	} else if (start == MAP_FAILED) {
 		int why = errno;
 
@@ -197,32 +199,33 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 		errno = ENOMEM;
 		start = MAP_FAILED;
 	}
-	let_go();
+	unlock_list();
 	if (start != MAP_FAILED)
 		errno = saved;
 	return start;
 }
 
-/* nv_release_mappings is called at the end of a process that another one serves. */
+/* nv_release_mappings is called at the end of a process that has a server and no runtime. If the lock is taken it does nothing:
+ * the server writes the changes when the connection is closed. */
 void nv_release_mappings(void)
 {
-	if (atomic_load(&count) == 0 || nv_state == NV_INSIDE || !try_hold())
-		return; /* the other one learns of the end, and writes what was changed */
-	while (list != NULL && give_up(list->start, list->length) == 0)
+	if (atomic_load(&count) == 0 || nv_state == NV_INSIDE || !try_lock_list())
+		return;
+	while (list != NULL && write_and_unlist(list->start, list->length) == 0)
 		;
-	let_go();
+	unlock_list();
 }
 
 int nv_munmap(void *addr, size_t n)
 {
 	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
 		return REAL(munmap)(addr, n);
-	hold();
-	int r = give_up(addr, whole_pages(n));
+	lock_list();
+	int r = write_and_unlist(addr, whole_pages(n));
 
 	if (r == 0)
 		r = REAL(munmap)(addr, n);
-	let_go();
+	unlock_list();
 	return r;
 }
 
@@ -230,17 +233,17 @@ int nv_msync(void *addr, size_t n, int flags)
 {
 	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
 		return REAL(msync)(addr, n, flags);
-	int r = REAL(msync)(addr, n, flags); /* it knows what is not mapped, or not allowed */
+	int r = REAL(msync)(addr, n, flags); /* checks the range and the flags */
 
 	if (r != 0)
 		return r;
-	hold();
-	r = save(addr, whole_pages(n));
-	let_go();
+	lock_list();
+	r = write_changes(addr, whole_pages(n));
+	unlock_list();
 	return r;
 }
 
-/* move makes what is listed of [addr, addr+n) a mapping of to bytes at now. */
+/* move changes the entry that starts at addr to the range of to bytes at now. */
 static void move(const char *addr, char *now, size_t to)
 {
 	for (struct mapped *m = list; m != NULL; m = m->next)
@@ -254,15 +257,15 @@ void *nv_mremap(void *addr, size_t n, size_t to, int flags, void *at)
 {
 	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
 		return REAL(mremap)(addr, n, to, flags, at);
-	hold();
+	lock_list();
 	char *now = MAP_FAILED;
 	size_t was = whole_pages(n), is = whole_pages(to);
 	bool fixed = (flags & MREMAP_FIXED) != 0;
 
-	if ((!fixed || give_up(at, is) == 0) && (is >= was || give_up((char *)addr + is, was - is) == 0))
+	if ((!fixed || write_and_unlist(at, is) == 0) && (is >= was || write_and_unlist((char *)addr + is, was - is) == 0))
 		now = REAL(mremap)(addr, n, to, flags, at);
 	if (now != MAP_FAILED)
 		move(addr, now, is);
-	let_go();
+	unlock_list();
 	return now;
 }

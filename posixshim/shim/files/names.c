@@ -1,4 +1,4 @@
-/* What is more than one runtime call on names. */
+/* Calls on names that need more than one call of the runtime: pathconf, readlink, realpath, mkstemp, mkdtemp. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@ long nv_pathconf(int name)
 	return REAL(pathconf)("/", name);
 }
 
-/* descriptors_name is what the link of /proc/self/fd for a descriptor of ours says. */
-static ssize_t descriptors_name(struct nv_path_at *at, char *buf, size_t n)
+/* descriptor_link stores in buf the target of /proc/self/fd/N for a descriptor of ours. */
+static ssize_t descriptor_link(struct nv_path_at *at, char *buf, size_t n)
 {
 	char name[NV_PATH];
 	int64_t length = rt_name(at->dir & ~(nv_handle)NV_ITSELF, name, sizeof name);
@@ -34,12 +34,12 @@ ssize_t nv_readlink(struct nv_path_at *at, char *buf, size_t n)
 {
 	if (!(at->dir & NV_ITSELF) || *at->path != '/')
 		return rt_readlink(at, buf, n);
-	if (nv_nowhere(buf))
+	if (nv_near_null(buf))
 		return nv_error(EFAULT);
 	if (n == 0)
 		return nv_error(EINVAL);
-	/* That of the standard streams leads to /proc/self/fd. */
-	return strncmp(at->path, "/dev/std", 8) == 0 ? REAL(readlink)(at->path, buf, n) : descriptors_name(at, buf, n);
+	/* /dev/stdout is a link to /proc/self/fd/1, not to the file. */
+	return strncmp(at->path, "/dev/std", 8) == 0 ? REAL(readlink)(at->path, buf, n) : descriptor_link(at, buf, n);
 }
 
 char *nv_realpath(struct nv_path_at *at, char *resolved)
@@ -54,7 +54,7 @@ char *nv_realpath(struct nv_path_at *at, char *resolved)
 	return resolved;
 }
 
-/* placeholders returns the six X of a template, or NULL with EINVAL. */
+/* placeholders returns the address of the six X of a template, or NULL with EINVAL. */
 static char *placeholders(char *name, int suffix)
 {
 	size_t n = strlen(name);
@@ -66,8 +66,8 @@ static char *placeholders(char *name, int suffix)
 	return name + n - 6 - (size_t)suffix;
 }
 
-/* invent replaces the placeholders by letters that are not used often. */
-static void invent(char *x)
+/* randomize replaces the six X by letters and digits, which differ between processes and between calls. */
+static void randomize(char *x)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 	static _Atomic uint64_t count;
@@ -83,7 +83,7 @@ static void invent(char *x)
 
 #define ATTEMPTS 10000
 
-/* make_unique replaces the placeholders of a template until make succeeds or fails otherwise than by a name that is there. */
+/* make_unique fills in a template and calls make, again and again until that does not fail with EEXIST. */
 static int make_unique(struct nv_path_at *at, char *name, int suffix, int (*make)(struct nv_path_at *at, int flags), int flags)
 {
 	char *x = placeholders(name, suffix);
@@ -92,7 +92,7 @@ static int make_unique(struct nv_path_at *at, char *name, int suffix, int (*make
 	if (x == NULL)
 		return -1;
 	for (int i = 0; i < ATTEMPTS; i++) {
-		invent(x);
+		randomize(x);
 		result = make(at, flags);
 		if (result >= 0 || errno != EEXIST)
 			break;

@@ -1,8 +1,10 @@
-/* FILE streams: fopencookie streams of libc that call back into the shim.
+/* FILE streams: those that are ours are fopencookie streams of libc, which call the functions of this file.
  *
- * fileno() of such a stream is the descriptor of the file, so fstat and
- * ftruncate on it work; descriptors that are not ours work as well, which is
- * what a stream can become through freopen. */
+ * fileno() of such a stream returns the descriptor of the file, so that fstat and ftruncate work. The descriptor may be one that is
+ * not ours: freopen can turn the stream into one of any file.
+ *
+ * libc locks the stream around these functions. nv_stdin_cookie and nv_stdin_libc are changed by the thread that changes
+ * descriptor 0, without a lock: as in libc, a program must not do that while another thread reads standard input. */
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,51 +12,49 @@
 
 #include "nv.h"
 
-/* libc reads a buffer at a time, and writes what does not fit the buffer
- * directly: so streams that only read get a large one. */
+/* libc reads one buffer at a time, so streams for reading get a large buffer. It writes large data directly, past the buffer. */
 #define READ_BUFFER (256 << 10)
 
-/* What is behind a stream of ours. */
+/* The cookie of a stream. */
 struct cookie {
 	int fd;
 	FILE *stream;
 	char buffer[];
 };
 
-/* Standard input. The C library's own reads its descriptor inside the library,
- * which cannot be intercepted, so while descriptor 0 is
- * ours the variable stdin is nv_input_ours, and libc's is nv_input_theirs, which who has
- * kept its address, as std::cin does, may go on using (nv_input). What is
- * written inside the library reaches the file (nv_arm_relay). */
-FILE *nv_input_ours, *nv_input_theirs;
+/* Standard input. libc's stream reads its descriptor inside libc, which cannot be intercepted. So while descriptor 0 is ours, the
+ * variable stdin is nv_stdin_cookie, a stream of ours. libc's own stream is then nv_stdin_libc. Code that has kept the address of
+ * that, such as std::cin, reads from nv_stdin_cookie too (nv_input). Standard output needs no such stream: see
+ * nv_begin_relay. */
+FILE *nv_stdin_cookie, *nv_stdin_libc;
 
-/* is_ours says that a stream is one of ours: libc gives streams of fopencookie no descriptor. */
+/* is_ours says whether a stream is ours: libc gives streams of fopencookie no descriptor, and wrap does. */
 static bool is_ours(const FILE *stream)
 {
 	return nv_cookie(stream) && stream->_fileno >= 0;
 }
 
-/* nv_wide says that a stream has wide characters. The C library's functions for them crash on
- * streams of fopencookie. */
-bool nv_wide(FILE *stream)
+/* nv_wide_allowed says whether libc's functions for wide characters can be called with a stream. They crash on streams of
+ * fopencookie. */
+bool nv_wide_allowed(FILE *stream)
 {
-	return !nv_cookie(stream) || nv_refuse("a function for wide characters") == 0;
+	return !nv_cookie(stream) || nv_unsupported("a function for wide characters") == 0;
 }
 
 static ssize_t read_cookie(void *cookie, char *buf, size_t n)
 {
 	int fd = ((struct cookie *)cookie)->fd;
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 
 	return h != 0 ? rt_read(h, buf, n) : REAL(read)(fd, buf, n);
 }
 
-/* write_cookie returns less than n for an error, as fopencookie wants it: libc
- * does not call again for the rest, so errno has to say here why it is less. */
+/* write_cookie writes until all n bytes are written or a write fails: libc takes a smaller result for an error, and does not
+ * call again. errno is then that of the last write. */
 static ssize_t write_cookie(void *cookie, const char *buf, size_t n)
 {
 	int fd = ((struct cookie *)cookie)->fd;
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 	size_t done = 0;
 
 	while (done < n) {
@@ -69,7 +69,7 @@ static ssize_t write_cookie(void *cookie, const char *buf, size_t n)
 
 static off64_t move(int fd, off64_t off, int whence)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 
 	return h != 0 ? rt_seek(h, off, whence) : REAL(lseek)(fd, off, whence);
 }
@@ -84,19 +84,19 @@ static int seek_cookie(void *cookie, off64_t *off, int whence)
 	return 0;
 }
 
-static int shut(int fd)
+static int close_descriptor(int fd)
 {
-	return nv_ours(fd) != 0 ? nv_close(fd) : REAL(close)(fd);
+	return nv_handle_of(fd) != 0 ? nv_close(fd) : REAL(close)(fd);
 }
 
 static int close_cookie(void *cookie)
 {
 	struct cookie *c = cookie;
-	int r = shut(c->fd);
+	int r = close_descriptor(c->fd);
 
-	if (nv_input_ours == c->stream) {
-		*nv_standard_stream(STDIN_FILENO) = nv_input_theirs;
-		nv_input_ours = nv_input_theirs = NULL;
+	if (nv_stdin_cookie == c->stream) {
+		*nv_standard_stream(STDIN_FILENO) = nv_stdin_libc;
+		nv_stdin_cookie = nv_stdin_libc = NULL;
 	}
 	free(c);
 	return r;
@@ -131,8 +131,8 @@ static int open_flags(const char *mode)
 	return flags;
 }
 
-/* starts_at_end says where ftell of a new stream is: one that also reads does
- * that from the start. */
+/* starts_at_end says whether the position of a new stream is the end of the file. A stream that appends and reads starts at
+ * the beginning. */
 static bool starts_at_end(int flags)
 {
 	return (flags & (O_APPEND | O_ACCMODE)) == (O_APPEND | O_WRONLY);
@@ -171,7 +171,7 @@ FILE *nv_fopen(struct nv_path_at *at, const char *mode)
 	if (fd < 0)
 		return NULL;
 	if (starts_at_end(flags))
-		rt_seek(nv_ours(fd), 0, SEEK_END);
+		rt_seek(nv_handle_of(fd), 0, SEEK_END);
 	FILE *stream = wrap(fd, mode, flags);
 
 	if (stream == NULL) {
@@ -207,7 +207,7 @@ int nv_vdprintf(int fd, const char *format, va_list ap)
 {
 	char *text;
 
-	if (nv_ours(fd) == 0)
+	if (nv_handle_of(fd) == 0)
 		return REAL(vdprintf)(fd, format, ap);
 	int n = vasprintf(&text, format, ap);
 
@@ -222,7 +222,7 @@ int nv_vdprintf(int fd, const char *format, va_list ap)
 	return n;
 }
 
-/* Bits of FILE's _flags, beside those below. */
+/* Bits of _flags in FILE (glibc). More of them are below. */
 #define UNBUFFERED 0x0002
 #define EOF_SEEN 0x0010
 #define ERROR_SEEN 0x0020
@@ -230,16 +230,15 @@ int nv_vdprintf(int fd, const char *format, va_list ap)
 #define LINE_BUFFERED 0x0200
 #define WRITING 0x0800
 
-/* reads_on says that all there is to know of what comes next in a stream is in
- * its buffer and its descriptor. */
-static bool reads_on(const FILE *stream)
+/* only_reads says whether the next bytes of a stream are those in its buffer and then those of its descriptor: no unget buffer, no
+ * written data, no end or error has to be taken into account. */
+static bool only_reads(const FILE *stream)
 {
 	return (stream->_flags & (UNBUFFERED | EOF_SEEN | ERROR_SEEN | IN_BACKUP | LINE_BUFFERED | WRITING)) == 0 &&
 	       stream->_IO_save_base == NULL;
 }
 
-/* read_directly reads what is to come of a stream into the caller's memory,
- * past its buffer, which is empty; as libc does for files of its own. */
+/* read_directly reads from a stream whose buffer is empty into the caller's memory, as libc does for its own streams. */
 static size_t read_directly(FILE *stream, nv_handle h, char *buf, size_t n)
 {
 	size_t done = 0;
@@ -260,9 +259,8 @@ static size_t read_directly(FILE *stream, nv_handle h, char *buf, size_t n)
 	return done;
 }
 
-/* nv_fread is fread for streams that fopencookie has made: libc fills them from
- * the buffer alone, a buffer at a time. What is larger than that, and not in it
- * already, is read where it belongs. */
+/* nv_fread is fread for streams of fopencookie. libc copies all of their data through the buffer. Here reads that are larger than
+ * the buffer go directly to the caller's memory. */
 size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream)
 {
 	size_t total, done = 0;
@@ -271,11 +269,11 @@ size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream)
 	    !is_ours(stream))
 		return REAL(fread)(buf, size, n, stream);
 	flockfile(stream);
-	nv_handle h = nv_ours(stream->_fileno);
+	nv_handle h = nv_handle_of(stream->_fileno);
 	size_t buffered = (size_t)(stream->_IO_read_end - stream->_IO_read_ptr);
 	size_t capacity = (size_t)(stream->_IO_buf_end - stream->_IO_buf_base);
 
-	if (h != 0 && capacity > 0 && reads_on(stream) && total >= buffered + capacity) {
+	if (h != 0 && capacity > 0 && only_reads(stream) && total >= buffered + capacity) {
 		if (buffered > 0)
 			done = REAL(fread_unlocked)(buf, 1, buffered, stream);
 		done += read_directly(stream, h, (char *)buf + done, total - done);
@@ -286,7 +284,7 @@ size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream)
 	return size == 0 ? 0 : done / size;
 }
 
-/* nv_fread_chk is what fortified programs call; their buffer has have bytes. */
+/* nv_fread_chk is fread of fortified programs. have is the size of buf. */
 size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 {
 	size_t total;
@@ -295,13 +293,13 @@ size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 	return nv_fread(buf, size, n, stream);
 }
 
-/* The bits of FILE's _flags that say what it was opened for. */
+/* The bits of _flags that are the mode of opening. */
 #define NO_READS 0x0004
 #define NO_WRITES 0x0008
 #define APPENDING 0x1000
 
-/* begin_anew makes a stream what it is after opening with flags. */
-static void begin_anew(FILE *stream, int flags)
+/* reset_stream puts a stream into the state after opening with flags. */
+static void reset_stream(FILE *stream, int flags)
 {
 	__fpurge(stream);
 	REAL(clearerr)(nv_input(stream));
@@ -315,29 +313,29 @@ static void begin_anew(FILE *stream, int flags)
 		stream->_flags |= APPENDING;
 }
 
-/* nv_standard_input is told that descriptor 0 has become something else. */
-void nv_standard_input(void)
+/* nv_update_stdin is called when descriptor 0 has become ours, or is not ours any more. */
+void nv_update_stdin(void)
 {
 	FILE **variable = nv_standard_stream(STDIN_FILENO);
 	int saved = errno;
 
-	if (nv_ours(STDIN_FILENO) == 0) {
-		if (nv_input_ours != NULL && *variable == nv_input_ours)
-			*variable = nv_input_theirs;
-		nv_input_theirs = NULL;
-	} else if (*variable != nv_input_ours || nv_input_ours == NULL) {
-		if (nv_input_ours == NULL)
-			nv_input_ours = wrap(STDIN_FILENO, "r", O_RDONLY);
-		if (nv_input_ours != NULL) {
-			nv_input_theirs = *variable;
-			*variable = nv_input_ours;
+	if (nv_handle_of(STDIN_FILENO) == 0) {
+		if (nv_stdin_cookie != NULL && *variable == nv_stdin_cookie)
+			*variable = nv_stdin_libc;
+		nv_stdin_libc = NULL;
+	} else if (*variable != nv_stdin_cookie || nv_stdin_cookie == NULL) {
+		if (nv_stdin_cookie == NULL)
+			nv_stdin_cookie = wrap(STDIN_FILENO, "r", O_RDONLY);
+		if (nv_stdin_cookie != NULL) {
+			nv_stdin_libc = *variable;
+			*variable = nv_stdin_cookie;
 		}
 	}
 	errno = saved;
 }
 
-/* standard says that a stream is one of the C library's three. */
-static bool standard(const FILE *stream)
+/* is_standard says whether a stream is libc's stdin, stdout or stderr, with its original descriptor. */
+static bool is_standard(const FILE *stream)
 {
 	for (int fd = 0; fd <= 2; fd++)
 		if (stream == *nv_standard_stream(fd))
@@ -345,13 +343,13 @@ static bool standard(const FILE *stream)
 	return false;
 }
 
-/* nv_fclose sees to it that the C library, which closes the descriptors of its own
- * streams inside the library, closes none of ours unseen. */
+/* nv_fclose is fclose. libc closes the descriptor of its own standard streams inside libc, which is not intercepted. So those
+ * whose descriptor is ours are closed by nv_close_stream. */
 int nv_fclose(FILE *stream)
 {
 	int fd = stream->_fileno;
 
-	if (nv_cookie(stream) || (unsigned)fd > STDERR_FILENO || nv_ours(fd) <= 0)
+	if (nv_cookie(stream) || (unsigned)fd > STDERR_FILENO || nv_handle_of(fd) <= 0)
 		return REAL(fclose)(stream);
 	int result = nv_fflush(stream), saved = errno;
 
@@ -361,11 +359,11 @@ int nv_fclose(FILE *stream)
 	return result;
 }
 
-/* reopened opens what a stream is to become: another file, or, without a name, that of its
- * descriptor in another mode. */
+/* reopened opens the file for freopen: the file name or, if name is NULL, the file of the descriptor before in another
+ * mode. */
 static int reopened(int before, const char *name, int flags)
 {
-	struct nv_path_at at = {.dir = nv_ours(before) | NV_ITSELF, .path = "."};
+	struct nv_path_at at = {.dir = nv_handle_of(before) | NV_ITSELF, .path = "."};
 	int fd;
 
 	if (name != NULL && !nv_route(AT_FDCWD, name, &at))
@@ -381,37 +379,37 @@ static int reopened(int before, const char *name, int flags)
 	return REAL(open)(at.path, flags, 0666);
 }
 
-/* put puts fd in the place of a stream's descriptor, and makes the stream what it is after opening with flags. */
-static bool put(FILE *stream, int fd, int flags)
+/* replace_descriptor moves fd to the number of the stream's descriptor, and resets the stream. */
+static bool replace_descriptor(FILE *stream, int fd, int flags)
 {
 	int before = stream->_fileno;
 
-	begin_anew(stream, flags);
+	reset_stream(stream, flags);
 	if (fd == before)
 		return true;
 	int result = nv_dup_to(fd, before, flags & O_CLOEXEC);
 
-	shut(fd);
+	close_descriptor(fd);
 	return result >= 0;
 }
 
-/* nv_freopen leaves the stream what it is, unless it is one of the C library's, other than the
- * standard streams, that becomes one of ours: then it is another one. */
+/* nv_freopen returns the same stream, with one exception: a stream of libc that is not a standard one, and is given a file of
+ * ours, is closed, and a new stream is returned. */
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 {
 	struct nv_path_at at;
 	int before = stream->_fileno;
-	bool libcs = standard(stream), ours = is_ours(stream);
+	bool standard = is_standard(stream), ours = is_ours(stream);
 
-	if (!ours && !nv_route(AT_FDCWD, name, &at) && !(libcs && nv_ours(before) > 0))
+	if (!ours && !nv_route(AT_FDCWD, name, &at) && !(standard && nv_handle_of(before) > 0))
 		return REAL(freopen)(name, mode, stream);
 	nv_fflush(stream);
 	int flags = open_flags(mode), fd = flags < 0 ? -1 : reopened(before, name, flags), saved = errno;
 
 	if (fd >= 0 && starts_at_end(flags))
 		move(fd, 0, SEEK_END);
-	if (fd >= 0 && (ours || libcs))
-		return !put(stream, fd, flags) ? NULL : libcs ? *nv_standard_stream(before) : stream;
+	if (fd >= 0 && (ours || standard))
+		return !replace_descriptor(stream, fd, flags) ? NULL : standard ? *nv_standard_stream(before) : stream;
 	nv_fclose(stream);
 	errno = saved;
 	return fd < 0 ? NULL : wrap(fd, mode, flags);

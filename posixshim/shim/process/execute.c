@@ -1,7 +1,7 @@
-/* The calls that execute programs.
+/* The calls that execute programs: exec, posix_spawn, system, popen.
  *
- * The kernel is given what is in the mount by its path in the view (view.c). What is
- * open may have to be handed over first (inherit.c). */
+ * The kernel is given the path in the view of a program that is ours (view.c). Before a program is executed, open files that
+ * it or another process shares are handed over to nvmecr serve (inherit.c). */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@ extern char **environ;
 
 typedef int execute_call(const char *path, char *const argv[], char *const envp[]);
 
+/* run makes an exec call. It returns only if that fails. */
 static int run(execute_call *call, const char *path, char *const argv[], char *const envp[])
 {
 	nv_before_exec();
@@ -23,8 +24,8 @@ int nv_execve(const char *path, char *const argv[], char *const envp[])
 {
 	char buf[NV_PATH];
 
-	path = nv_by_kernel(AT_FDCWD, path, NV_EXECUTE, buf);
-	/* Who looks for a program tries many names. */
+	path = nv_kernel_path(AT_FDCWD, path, NV_EXECUTE, buf);
+	/* A program that searches PATH by itself tries many names. A missing file must not cost a hand-over. */
 	if (path == NULL || (nv_loaded() && REAL(access)(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)))
 		return -1;
 	return run(REAL(execve), path, argv, envp);
@@ -32,13 +33,13 @@ int nv_execve(const char *path, char *const argv[], char *const envp[])
 
 int nv_fexecve(int fd, char *const argv[], char *const envp[])
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 	char buf[NV_PATH];
 
 	if (h < 0)
 		return nv_error(EBADF);
 	if (h > 0) {
-		const char *path = nv_file_by_kernel(h, NV_EXECUTE, buf);
+		const char *path = nv_kernel_path_of(h, NV_EXECUTE, buf);
 
 		return path == NULL ? -1 : run(REAL(execve), path, argv, envp);
 	}
@@ -51,9 +52,9 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 {
 	char buf[NV_PATH];
 
-	if (nv_mounted && (flags & ~AT_SYMLINK_NOFOLLOW) == AT_EMPTY_PATH && !nv_nowhere(path) && *path == '\0' && nv_ours(dirfd) != 0)
+	if (nv_mounted && (flags & ~AT_SYMLINK_NOFOLLOW) == AT_EMPTY_PATH && !nv_near_null(path) && *path == '\0' && nv_handle_of(dirfd) != 0)
 		return nv_fexecve(dirfd, argv, envp);
-	path = nv_by_kernel(dirfd, path, NV_EXECUTE, buf);
+	path = nv_kernel_path(dirfd, path, NV_EXECUTE, buf);
 	if (path == NULL)
 		return -1;
 	nv_before_exec();
@@ -61,15 +62,15 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 	return nv_exec_failed();
 }
 
-/* ---- looking for programs ---- */
+/* ---- searching PATH ---- */
 
-/* A walk along PATH, as the C library does it, which finds no program of the mount. */
+/* A search of PATH as the C library makes it. The C library's own would not find programs that are ours. */
 struct search {
 	const char *file;
-	const char *next; /* the directory to try; NULL: that was the last */
+	const char *next; /* the next directory, up to a colon; NULL: there is no further one */
 };
 
-/* next_candidate makes the next path to try. What is too long is none. */
+/* next_candidate makes the next path to try; false: there is none. It skips paths that are too long. */
 static bool next_candidate(struct search *s, char candidate[NV_PATH])
 {
 	while (s->next != NULL) {
@@ -83,8 +84,8 @@ static bool next_candidate(struct search *s, char candidate[NV_PATH])
 	return false;
 }
 
-/* leads_here says whether the mount is where a program is looked for. */
-static bool leads_here(struct search s)
+/* searches_mount says whether a directory of the search is ours. */
+static bool searches_mount(struct search s)
 {
 	char candidate[NV_PATH];
 	struct nv_path_at at;
@@ -95,7 +96,8 @@ static bool leads_here(struct search s)
 	return false;
 }
 
-static bool runnable(const char *path)
+/* executable says whether path is a regular file that may be executed. Otherwise errno says why not. */
+static bool executable(const char *path)
 {
 	struct stat st;
 
@@ -105,8 +107,8 @@ static bool runnable(const char *path)
 	return S_ISREG(st.st_mode);
 }
 
-/* in_path returns the path of a program, for the kernel, that is looked for in directories of the mount, too; or
- * what the C library looks for. NULL: there is none, with the error that execvp has. */
+/* in_path returns what to call the C library's execvpe with: file itself if no directory of PATH is ours, otherwise the
+ * kernel's path of the program. NULL: the program was not found; errno is that of execvp. */
 static const char *in_path(const char *file, char buf[NV_PATH])
 {
 	struct search s = {file, getenv("PATH")};
@@ -114,22 +116,22 @@ static const char *in_path(const char *file, char buf[NV_PATH])
 	char candidate[NV_PATH];
 	int saved = errno, error = ENOENT;
 
-	if (!nv_mounted || nv_nowhere(file) || *file == '\0')
+	if (!nv_mounted || nv_near_null(file) || *file == '\0')
 		return file;
 	if (strchr(file, '/') != NULL)
-		return nv_by_kernel(AT_FDCWD, file, NV_EXECUTE, buf);
-	if (!leads_here(s))
+		return nv_kernel_path(AT_FDCWD, file, NV_EXECUTE, buf);
+	if (!searches_mount(s))
 		return file;
 	while (next_candidate(&s, candidate)) {
-		path = nv_by_kernel(AT_FDCWD, candidate, NV_SEARCH, buf);
-		if (path != NULL && runnable(path)) {
+		path = nv_kernel_path(AT_FDCWD, candidate, NV_SEARCH, buf);
+		if (path != NULL && executable(path)) {
 			errno = saved;
 			return path == buf ? buf : strcpy(buf, path);
 		}
-		bool goes_on = errno == EACCES || errno == ENOENT || errno == ENOTDIR;
+		bool try_next = errno == EACCES || errno == ENOENT || errno == ENOTDIR;
 
-		error = error == EACCES && goes_on ? EACCES : errno;
-		if (!goes_on)
+		error = error == EACCES && try_next ? EACCES : errno;
+		if (!try_next)
 			break;
 	}
 	errno = error;
@@ -144,11 +146,11 @@ int nv_execvpe(const char *file, char *const argv[], char *const envp[])
 	return path == NULL ? -1 : run(REAL(execvpe), path, argv, envp);
 }
 
-/* What the variadic forms do with their arguments. */
+/* The variadic calls: execl, execlp, execle. */
 enum { PLAIN, SEARCH, ENVIRONMENT };
 
-/* execute collects the arguments on the stack, like the C library: it may run
- * in a child of vfork. */
+/* execute makes a variadic call. It collects the arguments on the stack, as the C library does: in a child of vfork malloc
+ * would change the parent's memory. */
 static int execute(int how, const char *path, const char *arg, va_list ap)
 {
 	size_t n = 1;
@@ -193,7 +195,7 @@ int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_
 	int saved = errno, error;
 
 	nv_share_all();
-	path = nv_by_kernel(AT_FDCWD, path, NV_EXECUTE, buf);
+	path = nv_kernel_path(AT_FDCWD, path, NV_EXECUTE, buf);
 	error = path == NULL ? errno : REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
 	errno = saved;
 	return error;

@@ -1,49 +1,48 @@
-/* The end of the process: what becomes of what it has open.
+/* The end of the process: the mounts are closed after the last write to a file.
  *
- * Files have to work until the last stream is flushed: libgfortran closes its
- * units in a destructor, and libc flushes streams that were left open after
- * all destructors have run. libc does that from the newest stream to the
- * oldest, so a stream that is older than any of ours is flushed behind them.
- * Such a stream, the sentinel, is kept empty. A destructor puts a byte into
- * it, and when libc writes that byte the process is truly at its end. */
+ * libgfortran closes its units in a destructor. After all destructors, libc flushes the streams that are still open, from the
+ * newest to the oldest. A stream that is older than all of ours is therefore flushed last. This stream is the sentinel. It is
+ * empty until a destructor of this library puts a byte into it. When libc writes that byte, the mounts are closed. */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "nv.h"
 
-/* finish ends the use of the mount. */
+/* finish closes all files and mounts of the runtime. */
 static void finish(void)
 {
 	struct nv_visit visit;
 
 	if (!nv_enter(&visit))
 		return;
-	nv_begin_end();
+	nv_begin_exit();
 	nv_leave(&visit, nv_rt.finish());
 }
 
-/* flush writes what the C library's own streams hold for files of ours: they are older than
- * the sentinel. It takes no lock, as little as the C library does here. */
+/* flush flushes stdout and stderr if their descriptors are ours: they are older than the sentinel. It locks no stream, as the
+ * C library does not at exit: another thread may have the lock for ever. */
 static void flush(void)
 {
 	for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
-		if (nv_ours(fd) > 0)
+		if (nv_handle_of(fd) > 0)
 			fflush_unlocked(*nv_standard_stream(fd));
 }
 
+/* end_process hands over the files that other processes have open, and closes the mounts. */
 static void end_process(void)
 {
 	if (!nv_loaded()) {
 		nv_release_mappings();
-	} else if (nv_state != NV_INSIDE && nv_own_memory()) {
+	} else if (nv_state != NV_INSIDE && nv_owns_memory()) {
 		nv_hand_over();
 		finish();
 	}
 }
 
-static FILE *_Atomic sentinel;
+static FILE *_Atomic sentinel; /* set once */
 
-static ssize_t at_end(void *cookie, const char *buf, size_t n)
+/* write_sentinel is called when libc flushes the sentinel. */
+static ssize_t write_sentinel(void *cookie, const char *buf, size_t n)
 {
 	(void)cookie;
 	(void)buf;
@@ -53,17 +52,17 @@ static ssize_t at_end(void *cookie, const char *buf, size_t n)
 	return (ssize_t)n;
 }
 
-/* nv_prepare_exit is called before there is a stream of ours. Forked children have the sentinel as well. */
+/* nv_prepare_exit is called before the first stream of ours is opened. It makes the sentinel, which forked children inherit. */
 void nv_prepare_exit(void)
 {
 	FILE *none = NULL;
 
 	if (atomic_load(&sentinel) != NULL)
 		return;
-	FILE *stream = fopencookie(NULL, "w", (cookie_io_functions_t){.write = at_end});
+	FILE *stream = fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_sentinel});
 
 	if (!atomic_compare_exchange_strong(&sentinel, &none, stream) && stream != NULL)
-		REAL(fclose)(stream); /* another thread was first */
+		REAL(fclose)(stream); /* another thread has made it first */
 }
 
 __attribute__((destructor)) static void arm(void)
@@ -75,9 +74,8 @@ __attribute__((destructor)) static void arm(void)
 		fputc('\n', sentinel);
 }
 
-/* nv_quit is _exit, which shells end with. A local file system keeps what was
- * written, to mappings too; and who has the partition next need not find out
- * whether something is still on its way. */
+/* nv_quit is _exit, which shells end with. It closes the mounts, so that data in mappings is written as on a local file
+ * system, and so that the next process need not wait for the partition. */
 void nv_quit(int status)
 {
 	end_process();

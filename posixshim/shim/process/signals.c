@@ -1,4 +1,4 @@
-/* The application's first handlers and threads; fork. */
+/* Signal handlers, new threads, and fork. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -6,14 +6,13 @@
 #include "kernel.h"
 #include "nv.h"
 
-/* expect_signals is called before there is a first handler, thread or child of this
- * process. Until then nobody can call anything where the linker must not be asked for, and
- * most programs end without. */
-static void expect_signals(void)
+/* resolve_before_signals is called before the process has its first handler, thread or child. Only these can make a call where
+ * the dynamic linker must not be entered. Most programs have none, and are spared the look-ups. */
+static void resolve_before_signals(void)
 {
 	int saved = errno;
 
-	nv_find_signal_calls();
+	nv_resolve_signal_calls();
 	errno = saved;
 }
 
@@ -22,15 +21,15 @@ static bool handled(sighandler_t handler)
 	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR && handler != SIG_HOLD;
 }
 
-/* What a new thread of the runtime's begins with. */
-struct beginning {
+/* The start function of a new thread of the runtime, and its argument. */
+struct thread_start {
 	void *(*start)(void *);
 	void *arg;
 };
 
-static void *begin(void *argument)
+static void *start_runtime_thread(void *argument)
 {
-	struct beginning b = *(struct beginning *)argument;
+	struct thread_start b = *(struct thread_start *)argument;
 
 	free(argument);
 	nv_init_thread();
@@ -40,15 +39,15 @@ static void *begin(void *argument)
 int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
 	if (nv_state != NV_INSIDE)
-		expect_signals();
-	if (!nv_mounted || !nv_runtimes())
+		resolve_before_signals();
+	if (!nv_mounted || !nv_in_runtime())
 		return REAL(pthread_create)(thread, attr, start, arg);
-	struct beginning *b = malloc(sizeof *b);
+	struct thread_start *b = malloc(sizeof *b);
 
 	if (b == NULL)
 		return EAGAIN;
-	*b = (struct beginning){start, arg};
-	int result = REAL(pthread_create)(thread, attr, begin, b);
+	*b = (struct thread_start){start, arg};
+	int result = REAL(pthread_create)(thread, attr, start_runtime_thread, b);
 
 	if (result != 0)
 		free(b);
@@ -58,20 +57,21 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (nv_state == NV_INSIDE)
-		return nv_loading() ? nv_runtimes_action(signum, act, old) : REAL(sigaction)(signum, act, old);
+		return nv_loading() ? nv_runtime_sigaction(signum, act, old) : REAL(sigaction)(signum, act, old);
 	if (act != NULL && handled(act->sa_handler))
-		expect_signals();
+		resolve_before_signals();
 	return nv_fault_action(signum, act, old) ? 0 : REAL(sigaction)(signum, act, old);
 }
 
-/* set_handler is signal and its like; real is the function that it is for signals that are not of faults. */
+/* set_handler is signal or __sysv_signal. flags are those of sigaction with the same effect. For signals other than fault
+ * signals it calls real. */
 static sighandler_t set_handler(int signum, sighandler_t handler, int flags, sighandler_t (*real)(int, sighandler_t))
 {
 	struct sigaction act = {.sa_handler = handler, .sa_flags = flags}, old;
 
 	sigemptyset(&act.sa_mask);
 	if (handled(handler))
-		expect_signals();
+		resolve_before_signals();
 	return handler != SIG_ERR && nv_fault_action(signum, &act, &old) ? old.sa_handler : real(signum, handler);
 }
 
@@ -80,7 +80,7 @@ sighandler_t nv_signal(int signum, sighandler_t handler)
 	return set_handler(signum, handler, SA_RESTART, REAL(signal));
 }
 
-/* What signal is to programs that ask for POSIX and no more. */
+/* nv_sysv_signal is the signal of programs that are compiled for POSIX alone (_POSIX_C_SOURCE). */
 sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
 	return set_handler(signum, handler, SA_RESETHAND | SA_NODEFER, REAL(__sysv_signal));
@@ -91,24 +91,22 @@ static pid_t forked(void)
 	return fork();
 }
 
-/* nv_vfork returns the function to call for vfork. A vfork child shares our
- * tables: as long as nothing is in them it may, afterwards it is forked, so
- * that what it does to its descriptors does not show in ours, and that it can
- * open the working directory if that is in the mount. The wrapper jumps to the
- * function without leaving a frame for the child to run over. */
+/* nv_vfork returns the function that the wrapper of vfork jumps to. A child of vfork shares the tables of this library. If they
+ * are empty that does no harm. Otherwise the child is made by fork: its descriptors then do not change those of the parent, and
+ * it can open a working directory that is ours. The wrapper has no frame, which the child would overwrite. */
 pid_t (*nv_vfork(void))(void)
 {
-	return nv_loaded() || nv_served() || nv_working_now() != 0 ? forked : REAL(vfork);
+	return nv_loaded() || nv_served() || nv_cwd_peek() != 0 ? forked : REAL(vfork);
 }
 
-/* fork's handlers are at work: a child has been given what is open. */
+/* This thread is in fork, and its open files have been shared with the child. */
 static __thread bool forking __attribute__((tls_model("initial-exec")));
 
-/* Nothing is locked from here on until the child is there: fork waits for locks
- * of libc, whose holder may be writing to a process that waits for our server. */
+/* before_fork holds no lock when it returns. fork then waits for locks of libc. The thread that has those may be writing to a
+ * process that waits for an answer of this one's server threads. */
 static void before_fork(void)
 {
-	expect_signals();
+	resolve_before_signals();
 	nv_share_all();
 	forking = true;
 }
@@ -118,13 +116,14 @@ static void in_parent(void)
 	forking = false;
 }
 
+/* forget_parent drops in a child what belongs to its parent. shared says that the parent has shared its open files. */
 static void forget_parent(bool shared)
 {
 	bool loaded = nv_loaded();
 
-	if (nv_armed)
-		nv_emptied.mine = 1;
-	nv_take_memory(getpid());
+	if (nv_detects_fork)
+		nv_fork_mark.kept = 1;
+	nv_claim_memory(getpid());
 	nv_forget_actions();
 	nv_drop_connections();
 	if (!loaded && !nv_served())
@@ -132,12 +131,13 @@ static void forget_parent(bool shared)
 	if (loaded)
 		nv_forget_runtime();
 	nv_forget_mappings();
-	nv_drop_descriptors(nv_sharing(shared));
+	nv_drop_descriptors(nv_parent_server(shared));
 	nv_drop_cwd();
 }
 
-/* nv_begin_child is called in a child: by fork's handlers, or by its first interposed call if that comes before them, from
- * another library's handler, or without them, after _Fork or clone. With such a child nothing has been shared. */
+/* nv_begin_child is called in a child: by the handler of fork, or by the child's first interposed call. That call is the first
+ * if a fork handler of another library makes it, or if _Fork or clone has made the child. After _Fork or clone the parent has not
+ * shared its open files. */
 void nv_begin_child(void)
 {
 	int saved = errno;
@@ -153,15 +153,14 @@ static void in_child(void)
 		nv_begin_child();
 }
 
-/* What pthread_atfork is in glibc, and what it takes from there, so that
- * programs of musl, which has no such thing, can load this library. */
+/* glibc's function behind pthread_atfork. It is weak, so that programs of musl, which lacks it, can load this library. */
 extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
-static char library; /* its address tells it from others */
+static char library; /* its address identifies this library */
 
 /* nv_prepare_process is called before main. */
 NV_EARLY_CODE void nv_prepare_process(void)
 {
-	nv_take_memory((pid_t)nv_kernel(SYS_getpid));
+	nv_claim_memory((pid_t)nv_kernel(SYS_getpid));
 	if (__register_atfork != NULL)
 		__register_atfork(before_fork, in_parent, in_child, &library);
 }

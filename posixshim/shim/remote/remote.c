@@ -1,13 +1,11 @@
-/* Calls that another process of the rank makes for this one.
+/* Calls that a server makes for this process.
  *
- * A process that is a forked child, that was given descriptors of the mount by
- * the one that executed it, or that found the partition in use, sends its calls
- * to the process that has the files: its server. There is no Go in this: a
- * message and an answer over a unix socket, whose other end is
- * posixshim/server.go. A connection makes one call at a time.
+ * A forked child, a program that has inherited descriptors that are ours, and a process that has found the partition in use send
+ * their calls to the process that has the files: their server. A call is a request and a reply over a unix socket
+ * (posixshim/message.go, posixshim/server.go). It needs no runtime in this process.
  *
- * A handle of another process has that one's place in the table of servers in
- * bits that the runtime does not use. */
+ * The table of servers only grows. The lock adding guards that. The lock of a server guards its connection, which makes one call
+ * at a time: other threads wait. Threads that have a lock block signals. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,25 +16,24 @@
 #include "remote.h"
 #include "nv.h"
 
-/* A process that serves this one. */
+/* A server of this process. */
 struct server {
-	_Atomic uint64_t number; /* 0: none here */
-	pthread_mutex_t lock;    /* of the connection */
+	_Atomic uint64_t number; /* its address; 0: this entry is free */
+	pthread_mutex_t lock;    /* guards connection and user */
 	int connection;          /* -1: none */
-	uid_t user;              /* of the process that made it */
-	_Atomic bool told;       /* the user knows that it has ended */
+	uid_t user;              /* the effective user of this process when it connected */
+	_Atomic bool reported;   /* the user has been told that the server cannot be reached */
 };
 
 NV_LARGE struct server nv_servers[NV_SERVERS];
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 
-/* nv_add_server returns the place of the process of that number, 0 if there is
- * no memory. The thread must not be inside. */
+/* nv_add_server returns the index of the server of that number, which it adds to the table; 0: the table is full. */
 int nv_add_server(uint64_t number)
 {
 	int i;
 
-	nv_hold();
+	nv_begin_critical();
 	pthread_mutex_lock(&adding);
 	for (i = 1; i < NV_SERVERS && nv_servers[i].number != 0 && nv_servers[i].number != number; i++)
 		;
@@ -46,7 +43,7 @@ int nv_add_server(uint64_t number)
 		atomic_store(&nv_servers[i].number, number);
 	}
 	pthread_mutex_unlock(&adding);
-	nv_let_go();
+	nv_end_critical();
 	return i < NV_SERVERS ? i : 0;
 }
 
@@ -63,7 +60,7 @@ void nv_drop_connections(void)
 	adding = free_lock;
 	for (int i = 1; i < NV_SERVERS && nv_servers[i].number != 0; i++) {
 		nv_servers[i].lock = free_lock;
-		nv_servers[i].connection = -1; /* closed with the other descriptors of ours */
+		nv_servers[i].connection = -1; /* nv_drop_descriptors closes it */
 	}
 }
 
@@ -101,7 +98,7 @@ void nv_put_gather(struct nv_message *m, const struct iovec *iov, int count)
 {
 	m->data = true;
 	m->in = iov;
-	m->in_count = nv_nowhere(iov) ? 0 : count;
+	m->in_count = nv_near_null(iov) ? 0 : count;
 }
 
 void nv_put_reply_buffer(struct nv_message *m, void *buf, size_t n)
@@ -110,31 +107,31 @@ void nv_put_reply_buffer(struct nv_message *m, void *buf, size_t n)
 	nv_put_reply_buffers(m, &m->one, 1);
 }
 
-/* nv_put_exchange is for data that goes and comes back changed. */
+/* nv_put_exchange is for data that the server changes and returns. */
 void nv_put_exchange(struct nv_message *m, void *both, size_t n)
 {
 	nv_put_reply_buffer(m, both, n);
 	nv_put_gather(m, &m->one, 1);
 }
 
-/* total is how much of iov goes with one message, behind what is done. */
-static size_t total(const struct iovec *iov, int count, size_t done)
+/* message_data returns how many bytes of iov, after the first done ones, are in the next message. */
+static size_t message_data(const struct iovec *iov, int count, size_t done)
 {
 	size_t n = 0;
 
-	for (int i = 0; i < count && n < done + NV_FAR_MOST; i++)
-		n += iov[i].iov_len < NV_TRANSFER ? iov[i].iov_len : NV_TRANSFER;
-	n = n < NV_TRANSFER ? n : NV_TRANSFER;
+	for (int i = 0; i < count && n < done + NV_MAX_MESSAGE_DATA; i++)
+		n += iov[i].iov_len < NV_MAX_RW_COUNT ? iov[i].iov_len : NV_MAX_RW_COUNT;
+	n = n < NV_MAX_RW_COUNT ? n : NV_MAX_RW_COUNT;
 	n = n > done ? n - done : 0;
-	return n < NV_FAR_MOST ? n : NV_FAR_MOST;
+	return n < NV_MAX_MESSAGE_DATA ? n : NV_MAX_MESSAGE_DATA;
 }
 
 void nv_put_reply_buffers(struct nv_message *m, const struct iovec *iov, int count)
 {
 	m->out = iov;
-	m->out_count = nv_nowhere(iov) ? 0 : count;
+	m->out_count = nv_near_null(iov) ? 0 : count;
 	m->capacity = m->numbers;
-	nv_put_number(m, (int64_t)total(iov, m->out_count, 0));
+	nv_put_number(m, (int64_t)message_data(iov, m->out_count, 0));
 }
 
 void nv_put_offset(struct nv_message *m, int64_t off)
@@ -143,7 +140,7 @@ void nv_put_offset(struct nv_message *m, int64_t off)
 	nv_put_number(m, off);
 }
 
-/* ---- the other end ---- */
+/* ---- the server's end ---- */
 
 static bool peer_alive(int fd)
 {
@@ -153,8 +150,8 @@ static bool peer_alive(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && (kill(peer.pid, 0) == 0 || errno == EPERM);
 }
 
-/* handed_over says whether another process listens now where the peer of fd did: then it
- * has the connection, too. */
+/* handed_over says whether another process listens at the address of the peer of fd. Then that process has taken over the
+ * connection. */
 static bool handed_over(int fd)
 {
 	struct sockaddr_un name;
@@ -162,7 +159,7 @@ static bool handed_over(int fd)
 	int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (other < 0)
-		return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM; /* that cannot be said yet */
+		return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM; /* ask again later */
 	bool is = getpeername(fd, (struct sockaddr *)&name, &length) == 0 &&
 		  connect(other, (struct sockaddr *)&name, length) == 0 && peer_alive(other);
 
@@ -170,14 +167,16 @@ static bool handed_over(int fd)
 	return is;
 }
 
-/* again says that a system call is to be made again: a signal came, or it has waited for some time and there is still
- * somebody to wait for. A child of the server may have a copy of the other end, so that its end does not show here. */
-static bool again(int fd)
+/* retry says whether a system call on a connection is to be repeated: it was interrupted, or it has timed out and the server
+ * still runs. The time-out is needed because a child of the server may have a copy of the server's end: the connection then stays
+ * open when the server ends. */
+static bool retry(int fd)
 {
 	return errno == EINTR || (errno == EAGAIN && (peer_alive(fd) || handed_over(fd)));
 }
 
-/* part_of is what of one buffer belongs to the n bytes behind the first skip ones, which it counts. */
+/* part_of returns the part of a buffer that is in the *n bytes after the first *skip bytes of a list of buffers. It reduces both by
+ * the bytes of this buffer. */
 static struct iovec part_of(struct iovec whole, size_t *skip, size_t *n)
 {
 	size_t before = whole.iov_len < *skip ? whole.iov_len : *skip, rest = whole.iov_len - before;
@@ -192,7 +191,7 @@ static struct iovec part_of(struct iovec whole, size_t *skip, size_t *n)
 
 #define PARTS 16
 
-/* What is sent, in as few system calls as can be. */
+/* Data to be sent, gathered so that few system calls are needed. */
 struct sending {
 	int fd;
 	unsigned count;
@@ -207,7 +206,7 @@ static bool send_parts(struct sending *s)
 		struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)(end - part)};
 		ssize_t n = sendmsg(s->fd, &message, MSG_NOSIGNAL);
 
-		if (n < 0 && !again(s->fd))
+		if (n < 0 && !retry(s->fd))
 			return false;
 		for (size_t sent = n < 0 ? 0 : (size_t)n, all = SIZE_MAX; part < end; part++) {
 			*part = part_of(*part, &sent, &all);
@@ -226,13 +225,13 @@ static bool put_part(struct sending *s, const void *from, size_t n)
 	return s->count < PARTS || send_parts(s);
 }
 
-/* send_request sends m, of whose data so much is done. */
+/* send_request sends m with the data after the first done bytes. */
 static bool send_request(int fd, const struct nv_message *m, size_t done)
 {
 	struct nv_request request = {.protocol = nv_protocol, .call = m->call};
 	struct sending s = {.fd = fd};
 	uint32_t length[4];
-	size_t data = total(m->in, m->in_count, done);
+	size_t data = message_data(m->in, m->in_count, done);
 
 	memcpy(request.numbers, m->number, sizeof request.numbers);
 	for (unsigned i = 0; i < m->strings; i++)
@@ -261,7 +260,7 @@ static ssize_t receive(int fd, struct msghdr *message)
 
 	do
 		got = recvmsg(fd, message, MSG_CMSG_CLOEXEC);
-	while (got < 0 && again(fd));
+	while (got < 0 && retry(fd));
 	return got == 0 ? nv_error(ENOTCONN) : got;
 }
 
@@ -279,7 +278,7 @@ static bool receive_all(int fd, void *to, size_t n)
 	return true;
 }
 
-/* receive_head also takes the descriptor that may come along. */
+/* receive_head receives the head of a reply, and the descriptor that may be sent along. */
 static bool receive_head(int fd, struct nv_reply *reply)
 {
 	union {
@@ -299,8 +298,8 @@ static bool receive_head(int fd, struct nv_reply *reply)
 	return receive_all(fd, (char *)reply + got, sizeof *reply - (size_t)got);
 }
 
-/* receive_answer receives what a call has come to, and what it has read behind what is done. */
-static bool receive_answer(int fd, struct nv_message *m, size_t done, struct nv_reply *reply)
+/* receive_reply receives a reply. Its data goes to the buffers of m after their first done bytes. */
+static bool receive_reply(int fd, struct nv_message *m, size_t done, struct nv_reply *reply)
 {
 	if (!receive_head(fd, reply))
 		return false;
@@ -325,10 +324,10 @@ static bool receive_answer(int fd, struct nv_message *m, size_t done, struct nv_
 
 /* ---- the connection ---- */
 
-/* connect_to connects to a server, which must be of this user. */
+/* connect_to connects to a server, which must be a process of this user. */
 static int connect_to(struct server *s)
 {
-	static const struct timeval look = {.tv_usec = 500 * 1000};
+	static const struct timeval timeout = {.tv_usec = 500 * 1000}; /* see retry */
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
 	int n = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, NV_SOCKET "%016llx", (unsigned long long)s->number);
 	struct ucred peer;
@@ -341,67 +340,67 @@ static int connect_to(struct server *s)
 		result = connect(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n));
 	while (result != 0 && errno == EINTR);
 	if (result != 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof look) != 0 ||
-	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &look, sizeof look) != 0 || peer.uid != geteuid()) {
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) != 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) != 0 || peer.uid != geteuid()) {
 		int why = result != 0 ? errno : EACCES;
 
 		REAL(close)(fd);
 		return nv_error(why);
 	}
-	nv_arm();
+	nv_detect_fork();
 	s->user = peer.uid;
-	return nv_own_descriptor(fd, 1);
+	return nv_own_descriptor(fd, NV_OWN_OPENED);
 }
 
 static void disconnect(struct server *s)
 {
-	nv_own_descriptor(s->connection, 0);
+	nv_own_descriptor(s->connection, NV_OWN_CLOSING);
 	REAL(close)(s->connection);
 	s->connection = -1;
 }
 
-/* gone tells once that a server has ended. */
-static int64_t gone(struct server *s, int error)
+/* unreachable reports, once for each server, that it cannot be reached any more. */
+static int64_t unreachable(struct server *s, int error)
 {
 	errno = error;
-	if (!atomic_exchange(&s->told, true))
+	if (!atomic_exchange(&s->reported, true))
 		nv_complain("process %d cannot reach the process that has its open files under %s any more (%m): they fail",
 			    (int)getpid(), nv_mount);
 	return -EIO;
 }
 
-/* no_connection is what a call comes to that could not be sent: this process may
- * have no descriptor for it, or no memory, or the server may have ended. */
+/* no_connection returns the result of a call that could not be sent: this process has no descriptor or no memory for the
+ * connection, or the server has ended. */
 static int64_t no_connection(struct server *s, const struct nv_message *m, int error)
 {
-	if (error == EACCES && !atomic_exchange(&s->told, true))
+	if (error == EACCES && !atomic_exchange(&s->reported, true))
 		nv_complain("process %d runs as user %u, and cannot use files under %s that a process of another user has: EACCES",
 			    (int)getpid(), (unsigned)geteuid(), nv_mount);
 	if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS || error == EACCES)
 		return -error;
-	return m->outside != NULL ? NV_GONE : gone(s, error);
+	return m->outside != NULL ? NV_GONE : unreachable(s, error);
 }
 
-/* broken ends a connection in the middle of a call, with all that belongs to it here, and says what the call comes to. */
+/* broken closes a connection that has failed during a call, and returns the result of the call. */
 static int64_t broken(struct server *s, const struct nv_message *m, int error)
 {
-	bool unread = error == ECONNRESET || error == EPIPE; /* it is a reset where the other end has not read the request */
+	bool unread = error == ECONNRESET || error == EPIPE; /* the connection is reset if the server has not read the request */
 
 	if (nv_remote_descriptor >= 0)
 		REAL(close)(nv_remote_descriptor);
 	disconnect(s);
-	if (error == EFAULT) /* memory of the application: the server lives */
+	if (error == EFAULT) /* a bad buffer of the application; the server runs */
 		return -EFAULT;
-	return unread && m->outside != NULL ? NV_GONE : gone(s, error);
+	return unread && m->outside != NULL ? NV_GONE : unreachable(s, error);
 }
 
-/* call makes a call, or the part of a transfer that follows what is done. */
+/* call makes a call, or the part of a transfer after the first done bytes. The caller has the server's lock. */
 static int64_t call(struct server *s, struct nv_message *m, size_t done)
 {
 	struct nv_reply reply;
 
 	nv_remote_descriptor = -1;
-	if (s->connection >= 0 && s->user != geteuid()) /* its rights are not this user's */
+	if (s->connection >= 0 && s->user != geteuid()) /* the server has checked another user */
 		disconnect(s);
 	if (s->connection < 0)
 		s->connection = connect_to(s);
@@ -410,24 +409,23 @@ static int64_t call(struct server *s, struct nv_message *m, size_t done)
 	bool sent = send_request(s->connection, m, done);
 	int error = errno;
 
-	/* A server that has no descriptor for the connection has answered already,
-	 * and closed it with the request, or what there was of it, unread. */
+	/* A server that has no descriptor for the connection sends an error and closes the connection without reading the
+	 * request. Sending may then fail, and the reply is there. */
 	if (!sent && error != EPIPE && error != ECONNRESET)
 		return broken(s, m, error);
-	if (!receive_answer(s->connection, m, done, &reply))
+	if (!receive_reply(s->connection, m, done, &reply))
 		return broken(s, m, sent ? errno : error);
 	if (reply.flags & NV_REPLY_LAST)
 		disconnect(s);
 	if (!(reply.flags & NV_REPLY_DESCRIPTOR))
 		return reply.result;
-	/* The kernel drops it where there is no number for it, and the server learns of that. */
+	/* Without a free number the kernel has closed the descriptor. The server sees that, and closes the file. */
 	return nv_remote_descriptor < 0 ? -EMFILE : nv_remote(reply.result, m->server);
 }
 
-/* nv_remote_call makes a call in another process; the thread is inside. The result
- * is that of the runtime's function, a handle with the place of the process in
- * it; NV_GONE if that process has ended without having seen the call. A transfer
- * that is larger than a message may be is several calls. */
+/* nv_remote_call makes a call in a server. The caller is between nv_enter_remote and nv_leave. The result is that of the runtime's
+ * function; a handle has the index of the server in it. NV_GONE: the server has ended and has not seen the call. A transfer that
+ * is too large for a message becomes several calls. */
 int64_t nv_remote_call(struct nv_message *m)
 {
 	struct server *s = &nv_servers[m->server];
@@ -439,20 +437,20 @@ int64_t nv_remote_call(struct nv_message *m)
 
 	pthread_mutex_lock(&s->lock);
 	do {
-		part = total(iov, count, (size_t)done);
+		part = message_data(iov, count, (size_t)done);
 		if (reads && done > 0)
 			m->number[m->capacity] = (int64_t)part;
 		result = call(s, m, (size_t)done);
 		if (result > 0)
 			done += result;
 		if (m->offset != 0 && m->number[m->offset] >= 0)
-			m->number[m->offset] += NV_FAR_MOST;
-	} while (result == NV_FAR_MOST && part == NV_FAR_MOST && total(iov, count, (size_t)done) > 0);
+			m->number[m->offset] += NV_MAX_MESSAGE_DATA;
+	} while (result == NV_MAX_MESSAGE_DATA && part == NV_MAX_MESSAGE_DATA && message_data(iov, count, (size_t)done) > 0);
 	pthread_mutex_unlock(&s->lock);
 	return done > 0 ? done : result;
 }
 
-/* nv_enter_remote is called before a call to another process. */
+/* nv_enter_remote is nv_enter for a call that a server makes. */
 bool nv_enter_remote(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
@@ -465,10 +463,10 @@ bool nv_enter_remote(struct nv_visit *visit)
 	return true;
 }
 
-/* nv_reach connects to the process that has h before a descriptor of it is
- * closed, which is asked about after that: one that ends answers only who is
- * connected when its last file is closed. What fails is seen then. */
-void nv_reach(nv_handle h)
+/* nv_connect connects to the server of h, before a descriptor of h is closed. After that the server is asked for the result of
+ * the close. A server that is ending answers only processes that were connected when its last file was closed. Errors show in
+ * that call. */
+void nv_connect(nv_handle h)
 {
 	struct nv_visit visit;
 

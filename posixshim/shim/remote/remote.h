@@ -1,10 +1,10 @@
-/* Calls that another process of the rank makes for this one: remote.c. */
+/* Calls that a server makes for this process: remote.c. */
 #ifndef NV_REMOTE_H
 #define NV_REMOTE_H
 
 #include "nv.h"
 
-/* How the names of the sockets begin, in the abstract name space. */
+/* How the names of sockets begin, in the abstract name space. */
 #define NV_SOCKET "nvmecr:"
 
 /* The head of a request and of a reply: posixshim/message.go. */
@@ -22,34 +22,34 @@ struct nv_reply {
 	uint32_t flags;
 };
 
-#define NV_REPLY_DESCRIPTOR 1u /* a descriptor comes along, and result is a handle */
-#define NV_REPLY_LAST 2u       /* the connection ends with this */
+#define NV_REPLY_DESCRIPTOR 1u /* a descriptor is sent along (SCM_RIGHTS), and result is a handle */
+#define NV_REPLY_LAST 2u       /* the server closes the connection after this reply */
 
 _Static_assert(sizeof(struct nv_request) == 64 && sizeof(struct nv_reply) == 16, "message.go");
 _Static_assert(offsetof(struct nv_request, call) == 4 && offsetof(struct nv_request, length) == 8 &&
 	       offsetof(struct nv_request, numbers) == 16, "message.go");
 _Static_assert(offsetof(struct nv_reply, length) == 8 && offsetof(struct nv_reply, flags) == 12, "message.go");
 
-/* The most bytes of data that one request carries, and that one transfer has. */
-#define NV_FAR_MOST (8u << 20)
-#define NV_TRANSFER 0x7ffff000u
+/* The most bytes of data in one message, and the most that one read or write transfers, as in Linux. */
+#define NV_MAX_MESSAGE_DATA (8u << 20)
+#define NV_MAX_RW_COUNT 0x7ffff000u
 
-/* A call on its way to the process that makes it. */
+/* A call that is sent to a server. It lives on the stack of the thread that makes the call. */
 struct nv_message {
 	int server;
-	uint32_t call;
-	unsigned numbers;
-	unsigned capacity; /* which of them is the capacity of out */
-	unsigned offset; /* which is the offset of a transfer; 0: none, it is a handle */
-	unsigned strings;
+	uint32_t call;           /* its line in calls.txt */
+	unsigned numbers;        /* used entries of number */
+	unsigned capacity;       /* the entry of number that is the capacity of out */
+	unsigned offset;         /* the entry that is a file offset; 0: no entry is, since entry 0 is a handle */
+	unsigned strings;        /* used entries of string */
 	int64_t number[6];
 	struct iovec string[3];
-	bool data;               /* data goes, perhaps nothing */
-	const struct iovec *in;  /* what goes */
-	const struct iovec *out; /* buffers of the reply */
+	bool data;               /* the request has data, perhaps of no bytes */
+	const struct iovec *in;  /* the data of the request */
+	const struct iovec *out; /* the buffers for the data of the reply */
 	int in_count, out_count;
-	struct iovec one;        /* what in or out point to, for one buffer */
-	char *outside;           /* NV_PATH bytes for the path to go on with */
+	struct iovec one;        /* in or out point to this where they are one buffer */
+	char *outside;           /* NV_PATH bytes for the path or server in a reply; NULL: the call cannot be repeated elsewhere */
 };
 
 extern const uint32_t nv_protocol;

@@ -1,16 +1,15 @@
 /* The working directory.
  *
- * While it is below the mount, the kernel's is a directory that has been
- * removed: a program without this library gets ENOENT for every relative path
- * and cannot put a file anywhere else by mistake. The path of that directory
- * says where we are,
+ * If it is ours, the kernel's working directory is the same directory of the view, if there is a view (view.c). Otherwise it is
+ * a directory that has been removed. A program without this library then gets ENOENT for every relative path, and cannot
+ * write a file somewhere else by mistake. The path of the removed directory names the working directory:
  *
  *     /tmp/nvmecr.cwd.NAME.XXXXXX/MOUNT/PATH (deleted)
  *
- * so a program that is executed there, with this library, finds out by
- * reading /proc/self/cwd. NAME is that of the store.
+ * A program with this library that is executed there finds its working directory by reading /proc/self/cwd. NAME is the name
+ * of the store.
  *
- * Where the kernel has a view of the mount (view.c), its working directory is the same one there. */
+ * The variables are atomic: threads that call chdir at once each replace cwd and close the directory that they have replaced. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,45 +20,45 @@
 #define MARK "/nvmecr.cwd."
 #define DELETED " (deleted)"
 
-/* The working directory, if it is ours: a handle, or CWD_FOUND until the
- * directory that the process was started in has been opened. */
-#define CWD_FOUND ((nv_handle)-1)
+/* The handle of the working directory; 0: it is not ours. CWD_UNOPENED: it is ours, its path is initial_path, and it has not
+ * been opened yet. */
+#define CWD_UNOPENED ((nv_handle)-1)
 NV_EARLY static _Atomic nv_handle cwd;
 
-/* The kernel's is the same one in the view. */
+/* The kernel's working directory is the same directory of the view. */
 NV_EARLY static _Atomic bool in_view;
 
-/* What stands for it if another process has it open for us; -1: none. */
-static _Atomic int stand_in = -1;
+/* The descriptor by which a server keeps the directory open for this process; -1: none. */
+static _Atomic int server_descriptor = -1;
 
-/* The path that nv_find_cwd has found. */
-static char found[NV_PATH];
+/* The path that nv_init_cwd has found. */
+static char initial_path[NV_PATH];
 
 static const char *store_name(void)
 {
-	const char *name = nv_given("NVMECR_NAME");
+	const char *name = nv_initial_env("NVMECR_NAME");
 
 	return name != NULL && *name != '\0' ? name : "default";
 }
 
-/* take is called when rt_open has returned h for at. */
-static int take(nv_handle h, const struct nv_path_at *at)
+/* opened_descriptor returns the descriptor that a server has sent for h, which rt_open has returned for at; -1: there is none. */
+static int opened_descriptor(nv_handle h, const struct nv_path_at *at)
 {
-	return nv_server(h) != 0 ? nv_own_descriptor(at->descriptor, 1) : -1;
+	return nv_server(h) != 0 ? nv_own_descriptor(at->descriptor, NV_OWN_OPENED) : -1;
 }
 
-/* give gives back a directory that was opened for here. */
-static void give(nv_handle h, int fd)
+/* close_directory closes a directory that was the working directory, or was opened to become it. */
+static void close_directory(nv_handle h, int fd)
 {
 	if (fd >= 0) {
-		nv_own_descriptor(fd, 0);
+		nv_own_descriptor(fd, NV_OWN_CLOSING);
 		REAL(close)(fd);
 	}
 	if (h > 0)
 		rt_release(h);
 }
 
-/* find_removed finds the path in that of the directory that has been removed. */
+/* find_removed sets initial_path from the path of the removed directory. */
 static __attribute__((noinline)) void find_removed(void)
 {
 	char link[NV_PATH];
@@ -82,26 +81,26 @@ static __attribute__((noinline)) void find_removed(void)
 	p = strchr(p + length, '/');
 	if (p == NULL)
 		return;
-	strcpy(found, p);
-	atomic_store(&cwd, CWD_FOUND);
+	strcpy(initial_path, p);
+	atomic_store(&cwd, CWD_UNOPENED);
 }
 
-/* find_in_view finds it in the view. */
+/* find_in_view sets initial_path if the kernel's working directory is in the view. */
 static __attribute__((noinline)) void find_in_view(void)
 {
 	char path[NV_PATH];
 	bool own;
-	const char *below = nv_kernel(SYS_getcwd, path, sizeof path) > 0 ? nv_below_view(path, &own) : NULL;
+	const char *below = nv_kernel(SYS_getcwd, path, sizeof path) > 0 ? nv_path_in_view(path, &own) : NULL;
 
-	if (below == NULL || snprintf(found, sizeof found, "%s/%s", nv_mount, below) >= (int)sizeof found)
+	if (below == NULL || snprintf(initial_path, sizeof initial_path, "%s/%s", nv_mount, below) >= (int)sizeof initial_path)
 		return;
 	atomic_store(&in_view, own);
-	atomic_store(&cwd, CWD_FOUND);
+	atomic_store(&cwd, CWD_UNOPENED);
 }
 
-/* nv_find_cwd is called before main, and in a forked child. What has a path is
- * ERANGE; most programs do not need memory for more. */
-NV_EARLY_CODE void nv_find_cwd(void)
+/* nv_init_cwd is called before main, and in a forked child. getcwd with a buffer of no bytes fails with ENOENT in a removed
+ * directory and with ERANGE in others. */
+NV_EARLY_CODE void nv_init_cwd(void)
 {
 	char none;
 	int saved = errno;
@@ -114,40 +113,39 @@ NV_EARLY_CODE void nv_find_cwd(void)
 	errno = saved;
 }
 
-/* nv_working_in_view says that the kernel finds by a relative path what is ours. */
-bool nv_working_in_view(void)
+/* nv_cwd_in_view says that the kernel resolves relative paths in the view, and finds the same files as the runtime. */
+bool nv_cwd_in_view(void)
 {
 	return atomic_load(&in_view);
 }
 
-/* nv_working returns the handle of the working directory, 0 if it is not
- * ours, and one that is not valid if it cannot be opened. */
-NV_EARLY_CODE nv_handle nv_working(void)
+/* nv_cwd returns the handle of the working directory: 0 if it is not ours, an invalid handle if it cannot be opened. */
+NV_EARLY_CODE nv_handle nv_cwd(void)
 {
 	nv_handle h = atomic_load_explicit(&cwd, memory_order_acquire);
 
-	if (__builtin_expect(h != CWD_FOUND, 1))
+	if (__builtin_expect(h != CWD_UNOPENED, 1))
 		return h;
 	struct nv_path_at at;
 	int saved = errno;
 
-	h = nv_route(AT_FDCWD, found, &at) ? rt_open(&at, O_PATH | O_DIRECTORY, 0) : -1;
+	h = nv_route(AT_FDCWD, initial_path, &at) ? rt_open(&at, O_PATH | O_DIRECTORY, 0) : -1;
 	errno = saved;
 	if (h < 0)
-		return CWD_FOUND;
-	nv_handle expected = CWD_FOUND;
-	int fd = take(h, &at);
+		return CWD_UNOPENED;
+	nv_handle expected = CWD_UNOPENED;
+	int fd = opened_descriptor(h, &at);
 
 	if (!atomic_compare_exchange_strong(&cwd, &expected, h)) {
-		give(h, fd); /* another thread was faster */
+		close_directory(h, fd); /* another thread has set cwd first */
 		return expected;
 	}
-	atomic_store(&stand_in, fd);
+	atomic_store(&server_descriptor, fd);
 	return h;
 }
 
-/* nv_working_now is the same without opening anything. */
-nv_handle nv_working_now(void)
+/* nv_cwd_peek is nv_cwd, but does not open the directory: the handle may be CWD_UNOPENED. */
+nv_handle nv_cwd_peek(void)
 {
 	return atomic_load(&cwd);
 }
@@ -156,29 +154,29 @@ static void set_cwd(nv_handle h, int fd)
 {
 	nv_handle before = atomic_exchange(&cwd, h);
 
-	give(before, atomic_exchange(&stand_in, fd));
+	close_directory(before, atomic_exchange(&server_descriptor, fd));
 }
 
-/* nv_drop_cwd is called in a forked child, which has not got the stand-in. */
+/* nv_drop_cwd is called in a forked child, in which the server's descriptor has been closed. */
 void nv_drop_cwd(void)
 {
-	atomic_store(&stand_in, -1);
-	nv_find_cwd();
+	atomic_store(&server_descriptor, -1);
+	nv_init_cwd();
 }
 
-/* nv_working_redirected is called when another process is asked from now on: the
- * directory is opened there when it is needed. */
-void nv_working_redirected(void)
+/* nv_cwd_redirected is called when nv_default_server has changed. The directory is opened again, by the new server, when it is
+ * needed. */
+void nv_cwd_redirected(void)
 {
 	nv_handle before = atomic_load(&cwd);
 
 	if (before <= 0)
 		return;
-	nv_find_cwd();
-	give(before, atomic_exchange(&stand_in, -1));
+	nv_init_cwd();
+	close_directory(before, atomic_exchange(&server_descriptor, -1));
 }
 
-/* leave is told the result of a real chdir or fchdir. */
+/* leave is given the result of a real chdir or fchdir, and returns it. */
 static int leave(int result)
 {
 	if (result == 0) {
@@ -193,8 +191,8 @@ static int open_directory(const char *path)
 	return REAL(open)(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* make_chain makes each directory of path that is named behind start. */
-static bool make_chain(char *path, size_t start)
+/* make_directories makes each directory that the components of path from start on name. */
+static bool make_directories(char *path, size_t start)
 {
 	bool made = true;
 
@@ -209,8 +207,8 @@ static bool make_chain(char *path, size_t start)
 	return made;
 }
 
-/* remove_chain removes them again, and that which is named by what is before start. */
-static void remove_chain(char *path, size_t start)
+/* remove_directories removes those directories, and the one that the path before start names. */
+static void remove_directories(char *path, size_t start)
 {
 	for (size_t n = strlen(path); n >= start; n = (size_t)(strrchr(path, '/') - path)) {
 		path[n] = '\0';
@@ -218,11 +216,11 @@ static void remove_chain(char *path, size_t start)
 	}
 }
 
-/* sunk opens a directory where nothing is, which says where h is. */
-static int sunk(nv_handle h)
+/* open_removed opens a removed directory whose path names the directory h. */
+static int open_removed(nv_handle h)
 {
 	char where[NV_PATH], path[NV_PATH];
-	const char *base = nv_given("XDG_RUNTIME_DIR");
+	const char *base = nv_initial_env("XDG_RUNTIME_DIR");
 
 	if (base == NULL || *base != '/' || REAL(access)(base, W_OK) != 0)
 		base = "/tmp";
@@ -238,27 +236,27 @@ static int sunk(nv_handle h)
 	if (REAL(mkdtemp)(path) == NULL)
 		return -1;
 	memcpy(path + root, where, (size_t)n + 1);
-	int fd = make_chain(path, (size_t)root) ? open_directory(path) : -1, saved = errno;
+	int fd = make_directories(path, (size_t)root) ? open_directory(path) : -1, saved = errno;
 
-	remove_chain(path, (size_t)root);
+	remove_directories(path, (size_t)root);
 	errno = saved;
 	return fd;
 }
 
-/* enter makes the open directory the working one, which may be searched and need not be
- * read; its handle is taken over. */
+/* enter makes the open directory h the working directory, which needs search permission and not read permission. It owns h and
+ * fd from then on, also when it fails. */
 static int enter(nv_handle h, int fd)
 {
 	struct nv_path_at at = {.dir = h, .path = "."};
 	bool may = rt_access(&at, X_OK, AT_EACCESS) == 0;
-	int saved = errno, viewed = may ? nv_open_in_view(h) : -1, kernels = may && viewed < 0 ? sunk(h) : viewed;
-	int result = kernels < 0 ? -1 : REAL(fchdir)(kernels);
+	int saved = errno, viewed = may ? nv_open_in_view(h) : -1, directory = may && viewed < 0 ? open_removed(h) : viewed;
+	int result = directory < 0 ? -1 : REAL(fchdir)(directory);
 
-	if (kernels >= 0)
-		nv_close_quietly(kernels);
+	if (directory >= 0)
+		nv_close_quietly(directory);
 	if (result != 0) {
 		saved = may ? errno : saved;
-		give(h, fd);
+		close_directory(h, fd);
 		return nv_error(saved);
 	}
 	errno = saved;
@@ -284,12 +282,12 @@ int nv_chdir(const char *path)
 		nv_go_outside(&at, outside);
 		return leave(REAL(chdir)(at.path));
 	}
-	return h < 0 ? -1 : enter(h, take(h, &at));
+	return h < 0 ? -1 : enter(h, opened_descriptor(h, &at));
 }
 
 int nv_fchdir(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_handle_of(fd);
 	struct stat st;
 
 	if (h == 0)
@@ -300,15 +298,15 @@ int nv_fchdir(int fd)
 		return nv_error(ENOTDIR);
 	if (nv_server(h) == 0)
 		return rt_retain(h) != 0 ? -1 : enter(h, -1);
-	int also = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0);
+	int duplicate = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0);
 
-	return also < 0 ? -1 : enter(h, nv_own_descriptor(also, 1));
+	return duplicate < 0 ? -1 : enter(h, nv_own_descriptor(duplicate, NV_OWN_OPENED));
 }
 
 char *nv_getcwd(char *buf, size_t n)
 {
 	char path[NV_PATH];
-	nv_handle h = nv_working();
+	nv_handle h = nv_cwd();
 
 	if (h == 0)
 		return REAL(getcwd)(buf, n);

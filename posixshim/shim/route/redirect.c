@@ -1,5 +1,7 @@
-/* Going on with a call in another process: the one that has the partition now, or
- * this one when that has ended. */
+/* Repeating a call in another process: in the one that has the partition now, or in this process when that one has ended.
+ *
+ * Handles of one process mean nothing to another. So a path that is relative to an open directory is first made one that
+ * begins at its mount. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +9,8 @@
 
 #include "nv.h"
 
-static pthread_key_t joined_key;
-static pthread_once_t joined_once = PTHREAD_ONCE_INIT;
+static pthread_key_t paths_key;
+static pthread_once_t paths_once = PTHREAD_ONCE_INIT;
 
 static void release(void *memory)
 {
@@ -17,28 +19,28 @@ static void release(void *memory)
 
 static void make_key(void)
 {
-	pthread_key_create(&joined_key, release);
+	pthread_key_create(&paths_key, release);
 }
 
-/* joined is memory of this thread for two paths; NULL if there is none. */
-static char *joined(void)
+/* thread_paths returns memory of this thread for two paths; NULL if malloc fails. */
+static char *thread_paths(void)
 {
-	pthread_once(&joined_once, make_key);
-	char *memory = pthread_getspecific(joined_key);
+	pthread_once(&paths_once, make_key);
+	char *memory = pthread_getspecific(paths_key);
 
 	if (memory == NULL && (memory = malloc(2 * NV_PATH)) != NULL)
-		pthread_setspecific(joined_key, memory);
+		pthread_setspecific(paths_key, memory);
 	return memory;
 }
 
-/* from_mount makes a place that is relative to an open directory one that begins
- * at the root of its mount, with memory for its path. */
+/* from_mount changes at, whose path is relative to an open directory, so that it begins at the root of the mount. path is
+ * memory for the new path. It returns false if that cannot be done. */
 static bool from_mount(struct nv_path_at *at, char *path)
 {
 	int server = nv_server(at->dir);
 	size_t n = strlen(at->path);
 
-	if (nv_root(at->dir))
+	if (nv_is_mount(at->dir))
 		return true;
 	if (at->dir < 0 || (at->dir & NV_ITSELF) || path == NULL)
 		return false;
@@ -57,22 +59,21 @@ static bool from_mount(struct nv_path_at *at, char *path)
 	return true;
 }
 
-/* nv_redirect finds where a call is to be made again: with the process that has the
- * partition, or here if that one has ended. If there is such a place it ends
- * the visit. Paths then begin at a mount: open directories are not there. */
+/* nv_redirect is called when a call on one or two paths has returned NV_REDIRECT or NV_GONE. If the call can be repeated it
+ * leaves the runtime, makes the paths begin at a mount, sets the server to ask, and returns true. */
 bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_path_at *at, struct nv_path_at *also)
 {
 	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
-	bool relative = !nv_root(at->dir) || (also != NULL && !nv_root(also->dir));
-	char *paths = relative ? joined() : NULL;
+	bool relative = !nv_is_mount(at->dir) || (also != NULL && !nv_is_mount(also->dir));
+	char *paths = relative ? thread_paths() : NULL;
 
-	if ((result != NV_GONE && server == 0) || ++at->moves > NV_MOVES || !from_mount(at, paths) ||
+	if ((result != NV_GONE && server == 0) || ++at->redirects > NV_MAX_REDIRECTS || !from_mount(at, paths) ||
 	    (also != NULL && !from_mount(also, paths == NULL ? NULL : paths + NV_PATH)))
 		return false;
 	nv_leave(visit, 0);
-	if (result == NV_GONE) /* it is about to give up what it has */
+	if (result == NV_GONE) /* the server may still have the partition for a moment */
 		nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
-	atomic_store(&nv_home, server);
-	nv_working_redirected();
+	atomic_store(&nv_default_server, server);
+	nv_cwd_redirected();
 	return true;
 }

@@ -1,9 +1,9 @@
-/* The view that the kernel has of the first mount.
+/* The view: the first mount as the kernel has it.
  *
- * nvmecr serve exports the files of a run by FUSE. NVMECR_EXPORT names the directory, in which the
- * link self leads each process to its own files. What the kernel, or the dynamic linker, is to open by
- * a path of the mount it is given by that of the view. A host without FUSE has no view: the
- * mount is then like a file system that is mounted noexec, as the other mounts are. */
+ * nvmecr serve exports the files of a run by FUSE. NVMECR_EXPORT names the directory of the view, in which the symbolic link
+ * self leads each process to its own files. Where the kernel or the dynamic linker is to open a path of the mount, this file
+ * replaces that path by its path in the view. A host without FUSE has no view. Its mount then behaves like a file system that
+ * is mounted noexec, as all mounts but the first do. */
 #include <string.h>
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 
 #define SELF "/self"
 
-/* own_name is the name that this process's own files have in the view. It is asked for once, since whoever exports
- * them may end; "": that was before. */
+/* own_name returns the target of the link self: the name in the view of the directory with this process's files. It is read
+ * once and kept, because nvmecr serve may end; "": nvmecr serve does not run yet, or has ended. */
 NV_EARLY_CODE static const char *own_name(void)
 {
 	static char name[NAME_MAX + 1];
@@ -24,7 +24,7 @@ NV_EARLY_CODE static const char *own_name(void)
 	return name;
 }
 
-/* name_root makes the place of an open file or directory one that begins at the root of its mount. */
+/* name_root stores in at the path, from the root of its mount, of an open file or directory. */
 static bool name_root(nv_handle h, struct nv_path_at *at, char path[NV_PATH])
 {
 	int64_t n = h & NV_ITSELF ? rt_name(h & ~NV_ITSELF, path, NV_PATH - 1) : rt_fpath(h, path, NV_PATH - 1);
@@ -35,18 +35,18 @@ static bool name_root(nv_handle h, struct nv_path_at *at, char path[NV_PATH])
 	return nv_route(AT_FDCWD, path, at);
 }
 
-/* in_view makes the path that a place has in the view. */
+/* in_view returns the path in the view of what at names; NULL: it has none. */
 static const char *in_view(const struct nv_path_at *at, char buf[NV_PATH])
 {
 	struct nv_path_at root = {.dir = at->dir, .path = "."};
 	char path[NV_PATH];
 
-	if (!nv_root(at->dir) && !name_root(at->dir, &root, path))
+	if (!nv_is_mount(at->dir) && !name_root(at->dir, &root, path))
 		return NULL;
 	const char *below = strcmp(root.path, ".") == 0 ? "" : root.path;
 	bool itself = at->dir & NV_ITSELF;
 
-	if (root.dir != 0) { /* of another mount */
+	if (root.dir != 0) { /* only the first mount has a view */
 		errno = EACCES;
 		return NULL;
 	}
@@ -57,11 +57,10 @@ static const char *in_view(const struct nv_path_at *at, char buf[NV_PATH])
 	return NULL;
 }
 
-/* can_look says that the runtime can be asked, or a process that serves this one: it cannot be loaded in a
- * child of vfork. */
+/* can_look says whether look can be called: a child of vfork cannot load the runtime. */
 static bool can_look(void)
 {
-	return nv_loaded() || nv_served() || nv_own_memory();
+	return nv_loaded() || nv_served() || nv_owns_memory();
 }
 
 static const char *go_outside(struct nv_path_at *at, char buf[NV_PATH])
@@ -70,7 +69,7 @@ static const char *go_outside(struct nv_path_at *at, char buf[NV_PATH])
 	return buf;
 }
 
-/* look says that a file is there. Where a link leads out of the mount the place becomes that outside. */
+/* look says whether a file exists, and stores its attributes. If the path is outside, it stores that in at. */
 static bool look(struct nv_path_at *at, struct stat *st)
 {
 	int result;
@@ -81,7 +80,7 @@ static bool look(struct nv_path_at *at, struct stat *st)
 	return result == 0;
 }
 
-/* refused is what becomes of a file that only this library finds; the user is told once. */
+/* refused fails with EACCES for a file that the kernel cannot find. It prints the reason once. */
 static const char *refused(const char *path, enum nv_use use)
 {
 	static const char uses[][24] = {
@@ -100,7 +99,7 @@ static const char *refused(const char *path, enum nv_use use)
 	return NULL;
 }
 
-/* without_view is nv_by_kernel where the mount has no view. */
+/* without_view is nv_kernel_path for a mount that has no view. */
 static const char *without_view(struct nv_path_at *at, const char *path, enum nv_use use, char buf[NV_PATH])
 {
 	struct stat st = {.st_mode = S_IFREG};
@@ -114,47 +113,48 @@ static const char *without_view(struct nv_path_at *at, const char *path, enum nv
 	return NULL;
 }
 
-/* nv_by_kernel returns the path by which the kernel finds what path names, in buf or as it is; NULL: it
- * does not. use says what for. */
-const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char buf[NV_PATH])
+/* nv_kernel_path returns the path by which the kernel finds the file that path names: path itself, or another one in buf. It
+ * returns NULL, with errno, if the kernel cannot find the file. */
+const char *nv_kernel_path(int dirfd, const char *path, enum nv_use use, char buf[NV_PATH])
 {
 	struct nv_path_at at;
 	struct stat st;
 	int saved = errno;
 
-	if (!nv_mounted || nv_nowhere(path) || *path == '\0')
+	if (!nv_mounted || nv_near_null(path) || *path == '\0')
 		return path;
-	bool there = *path != '/' && dirfd == AT_FDCWD && nv_working_in_view(); /* the kernel is there, too */
-	bool up = strstr(path, "..") != NULL;					/* perhaps out of the mount */
+	bool relative = *path != '/' && dirfd == AT_FDCWD && nv_cwd_in_view(); /* the kernel finds the file by path itself */
+	bool up = strstr(path, "..") != NULL;				       /* path may lead out of the mount */
 
-	if ((there && !up) || !nv_route(dirfd, path, &at))
+	if ((relative && !up) || !nv_route(dirfd, path, &at))
 		return path;
-	if (nv_view == NULL || (nv_root(at.dir) && at.dir != 0))
+	if (nv_view == NULL || (nv_is_mount(at.dir) && at.dir != 0))
 		return without_view(&at, path, use, buf);
-	if ((up || *own_name() == '\0') && can_look()) { /* the first use of the mount on a host makes the view */
+	if ((up || *own_name() == '\0') && can_look()) { /* the first use of the mount on a host starts nvmecr serve */
 		look(&at, &st);
 		errno = saved;
 		if (at.outside)
 			return go_outside(&at, buf);
 	}
-	return there ? path : in_view(&at, buf);
+	return relative ? path : in_view(&at, buf);
 }
 
-/* nv_file_by_kernel is the same for an open file of the mount. */
-const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char buf[NV_PATH])
+/* nv_kernel_path_of is nv_kernel_path for an open file. */
+const char *nv_kernel_path_of(nv_handle h, enum nv_use use, char buf[NV_PATH])
 {
 	return nv_view != NULL ? in_view(&(struct nv_path_at){.dir = h | NV_ITSELF}, buf) : refused("a file that is open", use);
 }
 
 /* ---- the working directory ---- */
 
-/* The files of processes that are alone (store.Proc.Tree). */
-#define ALONE "job"
+/* The directory in the view of processes that are not ranks of an MPI job (store.Proc.Tree). */
+#define SINGLETON "job"
 
-/* nv_below_view returns what follows this process's own files in a path of the kernel's; NULL: it is not
- * below them. Whose they are nobody can say any more when the view has ended: they are taken for its own. Where own is not NULL, files of processes
- * that are alone will do, and it says which they are: a rank that a job script has started where it was is there in its own files. */
-NV_EARLY_CODE const char *nv_below_view(const char *path, bool *own)
+/* nv_path_in_view returns the rest of a kernel's path after the directory with this process's files; NULL: the path is not below
+ * that. If nvmecr serve has ended, every directory of the view is taken for this process's. If own is not NULL, the directory of
+ * singleton processes counts too, and *own says whether the path is below this process's: a rank that a job script has started
+ * in a directory of the script's files works in the directory of that name of its own files. */
+NV_EARLY_CODE const char *nv_path_in_view(const char *path, bool *own)
 {
 	size_t n = strlen(nv_view);
 
@@ -165,14 +165,14 @@ NV_EARLY_CODE const char *nv_below_view(const char *path, bool *own)
 	n = strcspn(tree, "/");
 	bool is = *mine == '\0' || (strncmp(tree, mine, n) == 0 && mine[n] == '\0');
 
-	if (n == 0 || (!is && (own == NULL || n != strlen(ALONE) || strncmp(tree, ALONE, n) != 0)))
+	if (n == 0 || (!is && (own == NULL || n != strlen(SINGLETON) || strncmp(tree, SINGLETON, n) != 0)))
 		return NULL;
 	if (own != NULL)
 		*own = is;
 	return tree[n] == '/' ? tree + n + 1 : ".";
 }
 
-/* is_below says that an open directory can be found again by where it is. */
+/* is_below says whether the path of an open directory is below this process's files in the view. */
 static bool is_below(int fd)
 {
 	char link[32], path[NV_PATH];
@@ -181,11 +181,11 @@ static bool is_below(int fd)
 	ssize_t n = REAL(readlink)(link, path, sizeof path - 1);
 
 	path[n > 0 ? n : 0] = '\0';
-	return nv_below_view(path, NULL) != NULL;
+	return nv_path_in_view(path, NULL) != NULL;
 }
 
-/* nv_open_in_view opens a directory of the mount where the kernel can be in it; -1: there is no view, or it is
- * not this user's. */
+/* nv_open_in_view opens in the view the directory h, for the kernel's working directory; -1: there is no view, or it belongs to
+ * another user. */
 int nv_open_in_view(nv_handle h)
 {
 	char buf[NV_PATH];
@@ -200,30 +200,30 @@ int nv_open_in_view(nv_handle h)
 
 /* ---- libraries ---- */
 
-/* of_mount says that a library of the mount is named, which the kernel does not find by that name. One without a
- * slash the linker looks for. */
+/* of_mount says whether dlopen's path is ours and is not found by the kernel as it is. A path without a slash is none: the
+ * dynamic linker searches for that name. */
 static bool of_mount(const char *path)
 {
 	struct nv_path_at at;
 
-	if (!nv_mounted || nv_nowhere(path) || strchr(path, '/') == NULL)
+	if (!nv_mounted || nv_near_null(path) || strchr(path, '/') == NULL)
 		return false;
-	if (*path != '/' && nv_working_in_view() && strstr(path, "..") == NULL)
+	if (*path != '/' && nv_cwd_in_view() && strstr(path, "..") == NULL)
 		return false;
 	return nv_route(AT_FDCWD, path, &at);
 }
 
-/* What cannot be found the linker says itself. */
+/* load loads a library of the mount. If the kernel cannot find it, the dynamic linker is given path, and sets dlerror. */
 static void *load(const char *path, int mode)
 {
 	char buf[NV_PATH];
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_LOAD, buf);
+	const char *found = nv_kernel_path(AT_FDCWD, path, NV_LOAD, buf);
 
-	return REAL(dlopen)(kernels == NULL ? path : kernels, mode);
+	return REAL(dlopen)(found == NULL ? path : found, mode);
 }
 
-/* nv_dlopen returns the function to call. For all other libraries that is the linker's, without a
- * frame of ours in between: it looks at the address of its caller. */
+/* nv_dlopen returns the function that the wrapper of dlopen jumps to. For libraries that are not ours that is the real dlopen,
+ * which looks at the address of its caller. */
 void *(*nv_dlopen(const char *path))(const char *path, int mode)
 {
 	return of_mount(path) ? load : REAL(dlopen);
@@ -231,10 +231,10 @@ void *(*nv_dlopen(const char *path))(const char *path, int mode)
 
 /* ---- file actions of posix_spawn, which the C library carries out in the child ---- */
 
-/* added is what a file action returns whose path has been found, or not. */
-static int added(const char *kernels, int saved, int result)
+/* added returns the result of adding a file action, or the error if its path was not found, and restores errno. */
+static int added(const char *found, int saved, int result)
 {
-	int error = kernels == NULL ? errno : result;
+	int error = found == NULL ? errno : result;
 
 	errno = saved;
 	return error;
@@ -244,16 +244,16 @@ int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, i
 {
 	char buf[NV_PATH];
 	int saved = errno;
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, buf);
+	const char *found = nv_kernel_path(AT_FDCWD, path, NV_OPEN, buf);
 
-	return added(kernels, saved, kernels == NULL ? 0 : REAL(posix_spawn_file_actions_addopen)(actions, fd, kernels, flags, mode));
+	return added(found, saved, found == NULL ? 0 : REAL(posix_spawn_file_actions_addopen)(actions, fd, found, flags, mode));
 }
 
 int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path)
 {
 	char buf[NV_PATH];
 	int saved = errno;
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, buf);
+	const char *found = nv_kernel_path(AT_FDCWD, path, NV_OPEN, buf);
 
-	return added(kernels, saved, kernels == NULL ? 0 : REAL(posix_spawn_file_actions_addchdir_np)(actions, kernels));
+	return added(found, saved, found == NULL ? 0 : REAL(posix_spawn_file_actions_addchdir_np)(actions, found));
 }

@@ -1,4 +1,7 @@
-/* Loading, entering and leaving the Go runtime. */
+/* Loading, entering and leaving the Go runtime.
+ *
+ * The first thread that needs the runtime loads it (load_once); other threads wait for that. A thread is in the runtime from
+ * nv_enter to nv_leave. Any number of threads may be in it at once: the shim takes no lock for that. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,26 +19,27 @@ static const char runtime_names[][NV_NAME] = {NV_RUNTIME_NAMES};
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
-/* nv_find_signal_calls looks up what signal handlers may call, and a forked
- * child of several threads: neither may wait for the linker. */
-void nv_find_signal_calls(void)
+/* nv_resolve_signal_calls looks up the real functions that a signal handler may call. Neither a handler nor a forked child of
+ * several threads may enter the dynamic linker, whose lock may be taken. */
+void nv_resolve_signal_calls(void)
 {
 	static _Atomic bool done;
 
 	if (atomic_load(&done))
 		return;
 	for (unsigned i = 0; i < nv_real_signal_count; i++)
-		nv_find_real(nv_real_signal[i]);
+		nv_resolve_real(nv_real_signal[i]);
 	for (int fd = 0; fd <= 2; fd++)
 		nv_standard_stream(fd);
 	atomic_store(&done, true);
 }
 
-static bool have(const char *symbol, const char *soname)
+/* have_library says whether the library soname, which defines symbol, has been loaded. */
+static bool have_library(const char *symbol, const char *soname)
 {
 	if (dlsym(RTLD_DEFAULT, symbol) != NULL)
 		return true;
-	/* Python loads its MPI out of sight of RTLD_DEFAULT. */
+	/* Python loads MPI with RTLD_LOCAL, and dlsym does not find it. */
 	void *library = REAL(dlopen)(soname, RTLD_LAZY | RTLD_NOLOAD);
 
 	if (library == NULL)
@@ -47,14 +51,14 @@ static bool have(const char *symbol, const char *soname)
 /* flavour names the MPI library that the process has loaded. */
 static const char *flavour(void)
 {
-	if (have("ompi_mpi_comm_world", "libmpi.so.40"))
+	if (have_library("ompi_mpi_comm_world", "libmpi.so.40"))
 		return "openmpi";
-	if (have("MPII_Version_string", "libmpich.so.12"))
+	if (have_library("MPII_Version_string", "libmpich.so.12"))
 		return "mpich";
 	return "plain";
 }
 
-/* runtime_path finds the runtime beside this library. */
+/* runtime_path makes the path of a runtime, which lies beside this library. */
 static bool runtime_path(char *path, size_t n, const char *name)
 {
 	Dl_info info;
@@ -68,12 +72,13 @@ static bool runtime_path(char *path, size_t n, const char *name)
 	return length > 0 && (size_t)length < n;
 }
 
-/* A forked child has its parent's Go runtime without its threads. It loads a
- * second one, from a copy, because the first can be neither used nor unloaded. */
-static bool again;
+/* This process is a forked child of one that had a runtime. The child has the memory of that runtime, but not its threads. It
+ * cannot be used, and Go cannot be unloaded. So the child loads a second runtime, from a copy of the file: the dynamic linker
+ * would take the same file for the library that is loaded. */
+static bool needs_copy;
 
-/* copy_of replaces the path of a library by that of a copy in memory. */
-static bool copy_of(char *path, size_t n)
+/* copy_to_memory copies the library at path into a memfd, and replaces path by the path of the copy. */
+static bool copy_to_memory(char *path, size_t n)
 {
 	int from = REAL(open)(path, O_RDONLY | O_CLOEXEC);
 	int to = from < 0 ? -1 : memfd_create("libnvmecr", MFD_CLOEXEC);
@@ -94,17 +99,17 @@ void nv_forget_runtime(void)
 {
 	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
 
-	nv_forget_end();
+	nv_forget_exit();
 	nv_forget_threads();
-	again = true;
+	needs_copy = true;
 	load_once = fresh;
 	atomic_store(&nv_load_result, LOAD_NONE);
 	nv_state = NV_OUT;
 }
 
-static bool loading;
+static bool loading; /* read only by threads that are inside, while the runtime is loaded: by the thread that sets it */
 
-/* nv_loading says whether this very moment the dynamic linker loads the runtime. */
+/* nv_loading says whether the dynamic linker is loading the runtime in this call. */
 bool nv_loading(void)
 {
 	return loading;
@@ -115,7 +120,7 @@ static int bind_runtime(void)
 	char path[NV_PATH];
 	const char *name = flavour();
 
-	/* It is not there in musl, whose programs load this library, too. */
+	/* Programs of musl load this library too. musl does not have this function. */
 	if (dlsym(RTLD_DEFAULT, "gnu_get_libc_version") == NULL) {
 		nv_complain("files under %s cannot be used: this program is linked with another C library than glibc", nv_mount);
 		return ENOSYS;
@@ -124,7 +129,7 @@ static int bind_runtime(void)
 		return ENAMETOOLONG;
 	if (REAL(access)(path, F_OK) != 0 && !runtime_path(path, sizeof path, "plain"))
 		return ENAMETOOLONG;
-	if (again && !copy_of(path, sizeof path)) {
+	if (needs_copy && !copy_to_memory(path, sizeof path)) {
 		int why = errno;
 
 		nv_complain("files under %s cannot be used: a copy of the runtime for a forked child: %m", nv_mount);
@@ -151,24 +156,24 @@ static int bind_runtime(void)
 	size_t length;
 	const char *environment = nv_environment(&length);
 
-	/* The runtime says itself what it does not like. */
+	/* The runtime prints its own errors. */
 	return (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
 }
 
-/* load is called with signals blocked, as they then are in Go's threads. */
+/* load is called with signals blocked: Go's threads inherit the mask. */
 static void load(void)
 {
-	nv_take_faults();
-	nv_arm();
-	nv_occupy();
+	nv_install_fault_handlers();
+	nv_detect_fork();
+	nv_reserve_low();
 	int result = bind_runtime();
 
-	nv_vacate();
+	nv_free_low();
 	atomic_store(&nv_load_result, result);
 }
 
-/* prepare loads the runtime if there is none. */
-static bool prepare(void)
+/* ensure_loaded loads the runtime unless it is loaded. It sets errno if that fails. */
+static bool ensure_loaded(void)
 {
 	int result = nv_loaded() ? 0 : nv_within_limits();
 
@@ -180,13 +185,13 @@ static bool prepare(void)
 	return result == LOAD_DONE;
 }
 
-/* first_visit is a thread's first call. It is not cancelled in it. */
-static bool first_visit(void)
+/* first_enter is called before a thread's first call of the runtime. The thread cannot be cancelled in it. */
+static bool first_enter(void)
 {
 	int cancel;
 
-	if (!nv_loaded() && !nv_own_memory()) {
-		/* Go's threads would be the vfork child's and end with it. */
+	if (!nv_loaded() && !nv_owns_memory()) {
+		/* A child of vfork would start Go's threads, which would end with it. */
 		nv_complain("process %d was made by vfork and cannot use %s before exec", (int)getpid(), nv_mount);
 		errno = EIO;
 		return false;
@@ -194,16 +199,16 @@ static bool first_visit(void)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	nv_state = NV_INSIDE;
 	nv_signal_stack();
-	bool ready = prepare();
+	bool ready = ensure_loaded();
 
 	nv_state = ready ? NV_READY : NV_OUT;
 	pthread_setcancelstate(cancel, NULL);
 	return ready;
 }
 
-/* nv_enter is called before the runtime is; false with errno if it must not
- * be. Between nv_enter and nv_leave every interposed call of this thread is
- * the real one, and the thread takes no signals and cannot be cancelled. */
+/* nv_enter is called before a function of the runtime. If it returns false, with errno, that must not be called. From
+ * nv_enter to nv_leave every interposed call of this thread is the real one, and the thread takes no signals and cannot be
+ * cancelled. */
 bool nv_enter(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
@@ -211,7 +216,7 @@ bool nv_enter(struct nv_visit *visit)
 	if (__builtin_expect(nv_must_not_enter(), 0))
 		return false;
 	nv_block_signals(&visit->mask_before);
-	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit()) {
+	if (__builtin_expect(nv_state != NV_READY, 0) && !first_enter()) {
 		nv_unblock_signals(visit->mask_before);
 		return false;
 	}
@@ -220,22 +225,22 @@ bool nv_enter(struct nv_visit *visit)
 	return true;
 }
 
-/* nv_leave turns the runtime's -errno into -1 and errno. */
+/* nv_leave ends what nv_enter has begun. It turns the runtime's -errno into -1 and errno. */
 int64_t nv_leave(struct nv_visit *visit, int64_t result)
 {
 	nv_state = visit->state_before;
 	pthread_setcancelstate(visit->cancel_before, NULL);
 	nv_unblock_signals(visit->mask_before);
 	if (result < 0) {
-		nv_await_end();
+		nv_await_exit();
 		return result == NV_FILE_TOO_LARGE ? nv_file_too_large() : nv_error((int)-result);
 	}
 	errno = visit->errno_before;
 	return result;
 }
 
-/* nv_leave_at also takes note that the path leads out of the mount, and of the descriptor that
- * has come along, before a handler opens a file as well. */
+/* nv_leave_at is nv_leave for a call on a path. Before signals are let in, it stores in at whether the path is outside, and
+ * the descriptor that a server has sent: a call of a signal handler overwrites the variables of the thread. */
 int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_path_at *at)
 {
 	at->descriptor = nv_remote_descriptor;

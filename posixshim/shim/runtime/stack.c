@@ -1,9 +1,8 @@
-/* The alternate stack of a thread.
+/* The alternate signal stack of a thread (sigaltstack).
  *
- * Go requires that signals come on one, since a goroutine's stack is none for them. To
- * threads without one it gives 32 KiB of its own memory, which a handler that needs more would
- * destroy unseen. So such a thread gets a larger one before it first calls Go, with a page
- * below it that ends a thread which needs even more. */
+ * Go requires one, because handlers cannot run on the stack of a goroutine. To a thread without one, Go gives 32 KiB of its own
+ * memory. A handler of the application that needs more would overwrite Go's memory unnoticed. So this file gives such a thread
+ * a larger stack before the thread first calls Go. Below that is a guard page. */
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -15,8 +14,8 @@
 static pthread_key_t key;
 static bool keyed;
 
-/* release runs when the thread ends. Go's destructor, which still expects the stack, may
- * come after this one in the first round: the second round frees it. */
+/* release is the destructor of key. In the first round of destructors Go's may run after it, and that needs the stack. So the
+ * first call only sets the value again, and the call of the second round frees the stack. */
 static void release(void *stack)
 {
 	static __thread bool second __attribute__((tls_model("initial-exec")));
@@ -38,8 +37,7 @@ static void make_key(void)
 	keyed = pthread_key_create(&key, release) == 0;
 }
 
-/* nv_signal_stack gives the thread an alternate stack if it has none. Where there is no
- * memory for it, it gets Go's. */
+/* nv_signal_stack gives the thread an alternate stack if it has none. Without memory for that the thread gets Go's. */
 void nv_signal_stack(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;

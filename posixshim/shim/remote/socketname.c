@@ -1,5 +1,5 @@
-/* The names of the sockets by which processes have files of each other, which say whose
- * file a descriptor stands for. posixshim/inherit.go makes them. */
+/* The names of the sockets of shared files. A name says which open file of which process a descriptor is. posixshim/inherit.go
+ * makes the sockets. */
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -8,9 +8,8 @@
 #include "kernel.h"
 #include "nv.h"
 
-/* nv_token says which open file of which process a descriptor stands for; 0
- * for any other descriptor. */
-NV_EARLY_CODE nv_handle nv_token(int fd)
+/* nv_shared_handle returns the handle of the file whose socket fd is; 0 if fd is no such socket. */
+NV_EARLY_CODE nv_handle nv_shared_handle(int fd)
 {
 	struct sockaddr_un name;
 	socklen_t length = sizeof name;
@@ -27,7 +26,7 @@ NV_EARLY_CODE nv_handle nv_token(int fd)
 		return 0;
 	struct ucred peer;
 
-	/* To another user's program, which is not served, it is what it is to one without this library. */
+	/* A server does not serve other users (set-user-ID programs). To them the descriptor is not ours. */
 	length = sizeof peer;
 	if (nv_kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
 	    peer.uid != (uid_t)nv_kernel(SYS_geteuid))
@@ -37,19 +36,19 @@ NV_EARLY_CODE nv_handle nv_token(int fd)
 	return server == 0 ? NV_LOST : nv_remote((nv_handle)h, server);
 }
 
-static bool ours(const struct sockaddr_un *name, socklen_t length)
+static bool has_prefix(const struct sockaddr_un *name, socklen_t length)
 {
 	return length > offsetof(struct sockaddr_un, sun_path) + sizeof NV_SOCKET && name->sun_family == AF_UNIX &&
 	       memcmp(name->sun_path, "\0" NV_SOCKET, sizeof NV_SOCKET) == 0;
 }
 
-/* nv_named says that a descriptor is a socket by which processes have files of
- * each other: one of its ends has such a name. */
-bool nv_named(int fd)
+/* nv_is_sharing_socket says whether fd is a socket of a shared file, or a connection to a server: one of its ends has a name of
+ * ours. */
+bool nv_is_sharing_socket(int fd)
 {
 	struct sockaddr_un name;
-	socklen_t near = sizeof name, far = sizeof name;
+	socklen_t local = sizeof name, remote = sizeof name;
 
-	return (getsockname(fd, (struct sockaddr *)&name, &near) == 0 && ours(&name, near)) ||
-	       (getpeername(fd, (struct sockaddr *)&name, &far) == 0 && ours(&name, far));
+	return (getsockname(fd, (struct sockaddr *)&name, &local) == 0 && has_prefix(&name, local)) ||
+	       (getpeername(fd, (struct sockaddr *)&name, &remote) == 0 && has_prefix(&name, remote));
 }
