@@ -12,20 +12,20 @@ import (
 	"nvmecr/microfs"
 )
 
-// What every file of a mount says of itself.
+// Attributes that all files of mounts have in common.
 const (
 	// blockSize is st_blksize: large enough to keep several commands in flight, small enough for programs
 	// that allocate a buffer of it for each file.
 	blockSize = 256 << 10
-	// fileSystem is the type that statfs tells ("nvcr"). ROMIO and others treat some types specially, and this is none of them.
+	// fileSystem is the type that statfs returns ("nvcr"). No program is known to treat this type specially, as ROMIO treats some.
 	fileSystem = 0x6e766372
 	nameLength = 255
 )
 
-// device is st_dev of the mount that an inode is of: no driver has such a number.
+// device is st_dev of the mount that an inode belongs to. No driver has this major number.
 func device(ino microfs.Ino) uint64 { return unix.Mkdev(0x6e76, 0x6372+uint32(mountNumber(ino))) }
 
-// emptyPath says that flags of the AT_ family make the open file itself the one that is meant.
+// emptyPath says whether a call with these AT_ flags is about the open file of place itself.
 func emptyPath(place PathAt, flags int) bool {
 	return flags&unix.AT_EMPTY_PATH != 0 && place.Path == ""
 }
@@ -56,7 +56,7 @@ func (p *Process) FileAttr(h Handle) (microfs.Attr, error) {
 	if err != nil {
 		return microfs.Attr{}, err
 	}
-	f.at.revalidateAttributes()
+	f.mountPoint.revalidateAttributes()
 	return f.current().Stat()
 }
 
@@ -65,7 +65,7 @@ func (p *Process) SetAttr(place PathAt, flags int, in microfs.SetAttr) error {
 	if emptyPath(place, flags) {
 		return p.SetFileAttr(place.Dir, in)
 	}
-	fs, dir, path, err := p.at(place, true)
+	fs, dir, path, err := p.locate(place, true)
 	if err != nil {
 		return err
 	}
@@ -75,30 +75,30 @@ func (p *Process) SetAttr(place PathAt, flags int, in microfs.SetAttr) error {
 
 // SetFileAttr changes attributes of an open file.
 func (p *Process) SetFileAttr(h Handle, in microfs.SetAttr) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
-	if _, err := f.at.acquire(true); err != nil {
+	if _, err := f.mountPoint.acquire(true); err != nil {
 		return err
 	}
 	defer p.mu.RUnlock()
 	return f.current().SetAttr(in)
 }
 
-// put fills the structure of the application that out is with v.
+// put copies v to out, a structure of the application.
 func put[T any](out []byte, v *T) error {
 	if uintptr(len(out)) != unsafe.Sizeof(*v) {
 		return syscall.EINVAL
 	}
-	if !good(out) {
+	if !canWrite(out) {
 		return syscall.EFAULT
 	}
 	copy(out, unsafe.Slice((*byte)(unsafe.Pointer(v)), len(out)))
 	return nil
 }
 
-// assign sets a field that has another type on another machine.
+// assign sets a field whose type depends on the architecture.
 func assign[T int32 | int64 | uint32 | uint64](to *T, v uint64) { *to = T(v) }
 
 func timespec(t time.Time) syscall.Timespec {
@@ -160,8 +160,7 @@ func (p *Process) Statx(place PathAt, flags int, mask uint32, out []byte) error 
 	})
 }
 
-// Access is faccessat(2). That a process does not write yet is not held against
-// its permission to write.
+// Access is faccessat(2). If a mount for reading refuses W_OK with EROFS, the mount is opened for writing and asked again.
 func (p *Process) Access(place PathAt, mode, flags int) error {
 	if mode&^7 != 0 {
 		return syscall.EINVAL
@@ -248,8 +247,8 @@ func (p *Process) Fchown(h Handle, uid, gid uint32) error {
 	return p.SetFileAttr(h, ownerChange(uid, gid))
 }
 
-// Utimes is utimensat(2) and its older forms: times are two numbers of seconds, each followed by a number of unit
-// nanoseconds, if unit is not 0. No times are the current one.
+// Utimes is utimensat(2), and utimes and utime. times has two numbers of seconds, each followed by a number of units of unit
+// nanoseconds if unit is not 0. Empty times are the current time.
 func (p *Process) Utimes(place PathAt, times []byte, unit, flags int) error {
 	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
 		return syscall.EINVAL
@@ -261,7 +260,7 @@ func (p *Process) Utimes(place PathAt, times []byte, unit, flags int) error {
 	return p.SetAttr(place, flags, *in)
 }
 
-// Futimes is the same for an open file.
+// Futimes is Utimes for an open file.
 func (p *Process) Futimes(h Handle, times []byte, unit int) error {
 	in, err := timesChange(times, int64(unit))
 	if in == nil || err != nil {
@@ -270,7 +269,7 @@ func (p *Process) Futimes(h Handle, times []byte, unit int) error {
 	return p.SetFileAttr(h, *in)
 }
 
-// timesChange returns nil if both times are to stay: then Linux does not even look at the file.
+// timesChange returns nil if both times are UTIME_OMIT. Linux does not look at the file then.
 func timesChange(times []byte, unit int64) (*microfs.SetAttr, error) {
 	now := time.Now()
 	if len(times) == 0 {
@@ -297,7 +296,7 @@ func timesChange(times []byte, unit int64) (*microfs.SetAttr, error) {
 	return &microfs.SetAttr{Atime: atime, Mtime: mtime, TimesNow: atime == &now && mtime == &now}, nil
 }
 
-// timeChange returns one time, or nil if it is to stay.
+// timeChange returns one time; nil if it is UTIME_OMIT.
 func timeChange(raw []byte, unit int64, now *time.Time) (*time.Time, error) {
 	seconds, rest := int64(binary.NativeEndian.Uint64(raw)), int64(0)
 	if unit != 0 {
@@ -315,7 +314,7 @@ func timeChange(raw []byte, unit int64, now *time.Time) (*time.Time, error) {
 	return &t, nil
 }
 
-// Space tells the size of the first mount's file system.
+// Space returns the size and the free space of the first mount's file system.
 func (p *Process) Space() (microfs.StatFS, error) { return p.mounts[0].space() }
 
 func (m *mountPoint) space() (microfs.StatFS, error) {
@@ -351,7 +350,7 @@ func (p *Process) Fstatfs(h Handle, out []byte) error {
 	})
 }
 
-// id is what statfs and statvfs call f_fsid.
+// id is f_fsid of statfs and statvfs.
 func (m *mountPoint) id() uint64 { return fileSystem + uint64(m.number) }
 
 // statvfs is struct statvfs of the C library on 64-bit Linux.

@@ -9,14 +9,14 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Several processes may map one file and write to it, each to its own part, or its own bytes of a page. The memory of
-// each has the others' parts as they were when it was made, so a process may write only what it has changed: what differs
-// between its memory and a second copy, which has what the file had when it was read, or what was saved since.
+// Several processes may map one file and write to different parts of it, or to different bytes of a page. The memory of a process has
+// the parts of the others as they were when the memory was read. So a process must write back only the bytes that it has changed.
+// It finds them by comparing the memory with a copy, which has the bytes as they were last read or written back.
 
-// A memory is a memfd of a file's size, all of which we see as data.
+// A memory is a memfd, and the mapping of it in this process.
 type memory struct {
-	fd   int // -1 if there is none
-	data []byte
+	fd   int    // -1: none
+	data []byte // all of it
 }
 
 func newMemory() (memory, error) {
@@ -57,7 +57,7 @@ func (m *memory) unmap() error {
 	return unix.Munmap(data)
 }
 
-// seekData finds what is in the memory; nothing if there is none.
+// seekData is SEEK_DATA on the memory; ENXIO if there is none.
 func (m *memory) seekData(at int64) (int64, error) {
 	if m.fd < 0 {
 		return 0, unix.ENXIO
@@ -65,7 +65,7 @@ func (m *memory) seekData(at int64) (int64, error) {
 	return unix.Seek(m.fd, at, unix.SEEK_DATA)
 }
 
-// free gives the memory back.
+// free unmaps the memory and closes the memfd.
 func (m *memory) free() {
 	_ = m.unmap()
 	if m.fd >= 0 {
@@ -74,18 +74,18 @@ func (m *memory) free() {
 	m.fd = -1
 }
 
-// part is some of a chunk's bytes.
+// part is a range of bytes of a chunk.
 type part struct{ start, end int }
 
-// Of a page with more parts than fewParts those of a word are one: numbers of which only some bytes have changed would
-// make a part each, for which the index of a job's tree has to keep where it is.
+// If a page has more than maxParts changed parts, they are rounded to words. Each part becomes an extent, which the index of a
+// job's tree has to store. An array of numbers of which some bytes have changed would have an extent for each number.
 const (
-	fewParts = 16
+	maxParts = 16
 	word     = 8
 )
 
-// changes returns where now differs from was. What is between two changes is another process's, and not in it: but for
-// pages of many parts, where it is rounded to words.
+// changes returns the parts in which now differs from was. Bytes between two changes may be another process's, so parts are exact,
+// except in pages with more than maxParts.
 func changes(was, now []byte) (all []part) {
 	for at := 0; at < len(now); at += page {
 		end := min(at+page, len(now))
@@ -93,7 +93,7 @@ func changes(was, now []byte) (all []part) {
 			continue
 		}
 		in := differing(was, now, part{at, end}, 1)
-		if len(in) > fewParts {
+		if len(in) > maxParts {
 			in = differing(was, now, part{at, end}, word)
 		}
 		if last := len(all) - 1; last >= 0 && all[last].end == in[0].start {
@@ -105,12 +105,12 @@ func changes(was, now []byte) (all []part) {
 	return all
 }
 
-// differing returns the parts of a page that differ, in steps.
+// differing returns the parts of a page that differ, rounded to step bytes.
 func differing(was, now []byte, of part, step int) (parts []part) {
 	for at := of.start; at < of.end; at += step {
 		end := min(at+step, of.end)
 		same := true
-		for i := at; same && i < end; i++ { // a call for each byte would take ten times as long
+		for i := at; same && i < end; i++ { // bytes.Equal for each step would take ten times as long
 			same = was[i] == now[i]
 		}
 		if same {

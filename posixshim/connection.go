@@ -10,38 +10,37 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// A connection is a connection of another process, with its state.
+// A connection is the connection of another process, and its state.
 type connection struct {
 	conn *os.File
 	m    message
-	done chan struct{} // closed when its goroutine has returned
-	idle bool          // it is between two calls then, and can be handed over
+	done chan struct{} // closed when the goroutine of serveConnection has returned
+	idle bool          // set before that: no request was being received or made, so the connection can be handed over
 
-	mu   sync.Mutex
-	busy bool // a request comes, is worked on, or is answered
-	stop bool // this is the last one
+	mu   sync.Mutex // guards busy and stop
+	busy bool       // a request is being received, made or answered
+	stop bool       // the goroutine is to return before the next request
 }
 
-// enter notes a connection, whose other end asks for what h has left, if that is not nil.
-func (s *server) enter(conn *os.File, h *predecessor) *connection {
+// addConnection adds a connection. If h is not nil, the connection is to that predecessor.
+func (s *server) addConnection(conn *os.File, h *predecessor) *connection {
 	c := &connection{conn: conn, m: message{predecessor: h}, done: make(chan struct{})}
-	s.callersMu.Lock()
-	defer s.callersMu.Unlock()
-	if s.callers == nil {
-		s.callers = make(map[*connection]struct{})
+	s.peersMu.Lock()
+	defer s.peersMu.Unlock()
+	if s.peers == nil {
+		s.peers = make(map[*connection]struct{})
 	}
-	s.callers[c] = struct{}{}
+	s.peers[c] = struct{}{}
 	h.acquire()
 	return c
 }
 
-// serveConnection serves a connection, on a goroutine of its own, until the other end closes it, or sends what
-// is no request, or until halt.
+// serveConnection starts a goroutine that serves a connection until the other end closes it or sends a bad request, or until halt.
 func (p *Process) serveConnection(c *connection) {
 	go func() {
 		defer close(c.done)
 		defer p.server.connections.Add(-1)
-		p.Guard("a call of another process", func() { // which finds the connection closed
+		p.Guard("a call of another process", func() { // after a panic the other process finds the connection closed
 			defer p.closeConnection(c)
 			p.serveRequests(c)
 		})
@@ -62,7 +61,7 @@ func (p *Process) serveRequests(c *connection) {
 	}
 }
 
-// closeConnection ends what belongs to a connection that has ended.
+// closeConnection drops the mappings and the record locks of a connection that has ended, unless it is handed over.
 func (p *Process) closeConnection(c *connection) {
 	if c.idle {
 		return
@@ -70,18 +69,18 @@ func (p *Process) closeConnection(c *connection) {
 	if err := p.unmapAllForPeer(&c.m); err != nil {
 		p.logf("a file that another process had mapped: %v", err)
 	}
-	p.locks.ended(c.m.process)
-	p.server.callersMu.Lock()
-	delete(p.server.callers, c)
-	p.server.callersMu.Unlock()
+	p.locks.processEnded(c.m.process)
+	p.server.peersMu.Lock()
+	delete(p.server.peers, c)
+	p.server.peersMu.Unlock()
 	_ = ownfd.CloseFile(c.conn) // no process is left to get the error
 	p.releasePredecessor(c.m.predecessor)
 }
 
-// await waits for the next request. It is false if there is none, or that is not to be worked on.
+// await waits for the next request; false: there is none, or halt has stopped the connection.
 func (c *connection) await(in *bufio.Reader) bool {
 	if stop := c.set(false); stop {
-		c.idle = in.Buffered() == 0 // a peer that does not wait for answers is not served further
+		c.idle = in.Buffered() == 0 // a peer that has sent a request without waiting for the reply cannot be handed over
 		return false
 	}
 	_, err := in.Peek(1)
@@ -91,21 +90,21 @@ func (c *connection) await(in *bufio.Reader) bool {
 	return err == nil
 }
 
-// set says whether the connection has something to be answered. It returns whether it is to stop.
+// set sets c.busy and returns c.stop.
 func (c *connection) set(busy bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.busy = busy
-	if busy && c.stop { // it came before the deadline, and is to come as a whole
+	if busy && c.stop { // the request came before the deadline, and is received as a whole
 		_ = c.conn.SetReadDeadline(time.Time{})
 	}
 	return c.stop
 }
 
-// past is a deadline that ends what waits.
+// past is a deadline that ends a read at once.
 var past = time.Unix(1, 0)
 
-// halt makes a connection stop before its next request.
+// halt stops a connection before its next request.
 func (c *connection) halt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,19 +114,18 @@ func (c *connection) halt() {
 	}
 }
 
-// haltTime is how long a process that hands over waits for requests and answers that are under way:
-// the peer may be stopped (SIGSTOP).
+// haltTime is how long a process that hands over waits for requests that are being received and replies that are being sent. The peer may
+// be stopped (SIGSTOP).
 const haltTime = 10 * time.Second
 
-// haltAll halts all connections and returns those that can be handed over. Every request that was
-// received has been answered then.
+// haltAll stops all connections and returns those that can be handed over. Every request that was received has got its reply then.
 func (s *server) haltAll() []*connection {
-	s.callersMu.Lock()
+	s.peersMu.Lock()
 	var all, left []*connection
-	for c := range s.callers {
+	for c := range s.peers {
 		all = append(all, c)
 	}
-	s.callersMu.Unlock()
+	s.peersMu.Unlock()
 	for _, c := range all {
 		c.halt()
 	}

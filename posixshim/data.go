@@ -14,9 +14,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// scratch holds what a call hands to microfs, so that none allocates. A call
-// owns it from Get to Put; the buffers are the application's and are let go
-// before Put.
+// scratch has the slices that a call passes to microfs, so that no call allocates memory. A call has it from getScratch to put. The
+// buffers are the application's; put drops the references to them.
 type scratch struct {
 	one [1][]byte
 	vec [][]byte
@@ -24,19 +23,19 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-func takeScratch(buf []byte) *scratch {
+func getScratch(buf []byte) *scratch {
 	s := scratches.Get().(*scratch)
 	s.one[0] = buf
 	return s
 }
 
-func (s *scratch) give() {
+func (s *scratch) put() {
 	s.one[0] = nil
 	clear(s.vec)
 	scratches.Put(s)
 }
 
-// reader and writer return the open file if it was opened for that.
+// reader and writer return the open file of a handle if it was opened for reading or writing; EBADF if not.
 func (p *Process) reader(h Handle) (*openFile, error) {
 	f, err := p.files.get(h)
 	if err == nil && f.flags.Load()&syscall.O_ACCMODE == syscall.O_WRONLY {
@@ -53,45 +52,44 @@ func (p *Process) writer(h Handle) (*openFile, error) {
 	return f, err
 }
 
-// readAt reads from the mount there is now. Where another process writes, the
-// end of the file, or blocks that are not what they were, are a reason to look
-// again.
+// readAt reads from the current mount. If that is a mount for reading and nothing was read, it checks whether another process has
+// changed the partition, and reads once more: the file may have become longer, or its blocks may have moved.
 func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
-	f.at.revalidate()
+	f.mountPoint.revalidate()
 	n, moved, err := p.readOnce(f, bufs, off)
 	if moved {
 		n, _, err = p.readOnce(f, bufs, off)
 	}
-	// A page of a mapping that cannot be read is SIGBUS: the writer may change the file as often as it likes.
-	for begin := time.Now(); n == 0 && Errno(err) == syscall.ESTALE && p.moves(f) && time.Since(begin) < movingTime; {
+	// The writer may move the blocks again and again. An error would be SIGBUS to a process that reads a mapped page.
+	for begin := time.Now(); n == 0 && Errno(err) == syscall.ESTALE && p.hasMoved(f) && time.Since(begin) < rereadTime; {
 		n, _, err = p.readOnce(f, bufs, off)
 	}
 	return n, err
 }
 
-// movingTime is how long a process that revalidates tries to read what is being changed.
-const movingTime = 10 * time.Second
+// rereadTime is how long a process with Revalidate tries to read a file that is being changed.
+const rereadTime = 10 * time.Second
 
-// moves says of a file that could not be read where it was that it is somewhere else: it has not stayed in a mount
-// that was replaced, nor is it gone. What other ranks have says so itself.
-func (p *Process) moves(f *openFile) bool {
+// hasMoved says whether a file whose blocks could not be read may be elsewhere in the partition: it exists, and is open in the
+// current mount. Files of other ranks report that themselves.
+func (p *Process) hasMoved(f *openFile) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	_, gone := f.current().(staleFile)
 	return p.Revalidate && !gone && f.retired == nil && f.current().Ino()>>ViewShift == 0
 }
 
-// readOnce reads from the mount there is now. moved says that there is another one by then, where nothing was read.
+// readOnce reads from the current mount. moved says that nothing was read, and that the mount has been replaced since.
 func (p *Process) readOnce(f *openFile, bufs [][]byte, off int64) (n int, moved bool, err error) {
 	file := f.file.Load()
 	n, err = readFrom(*file, bufs, off)
-	if n > 0 || f.at.writes() {
+	if n > 0 || f.mountPoint.isWriter() {
 		return n, false, err
 	}
-	if errors.Is(err, syscall.ESTALE) { // the writer has used the place for something else
-		f.at.stale.Store(true)
+	if errors.Is(err, syscall.ESTALE) { // the writer has reused the blocks
+		f.mountPoint.stale.Store(true)
 	}
-	if _, e := f.at.acquire(false); e != nil {
+	if _, e := f.mountPoint.acquire(false); e != nil {
 		return n, false, err
 	}
 	p.mu.RUnlock()
@@ -110,10 +108,9 @@ func readFrom(file vfs.File, bufs [][]byte, off int64) (int, error) {
 	return file.ReadAt(bufs, off)
 }
 
-// Advise is posix_fadvise(2): what will be read, of n bytes at off; n of 0 is all that
-// follows.
+// Advise is posix_fadvise(2) for n bytes at off; if n is 0, up to the end of the file.
 func (p *Process) Advise(h Handle, off, n int64, advice int) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
@@ -123,11 +120,11 @@ func (p *Process) Advise(h Handle, off, n int64, advice int) error {
 	return f.current().Advise(off, n, advice)
 }
 
-// Read reads at the offset and moves it on. 0 is the end of the file.
+// Read reads at the offset and advances it. It returns 0 at the end of the file.
 func (p *Process) Read(h Handle, buf []byte) (int, error) {
-	s := takeScratch(buf)
+	s := getScratch(buf)
 	n, err := p.read(h, s.one[:], -1)
-	s.give()
+	s.put()
 	return n, err
 }
 
@@ -136,21 +133,21 @@ func (p *Process) Pread(h Handle, buf []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
 	}
-	s := takeScratch(buf)
+	s := getScratch(buf)
 	n, err := p.read(h, s.one[:], off)
-	s.give()
+	s.put()
 	return n, err
 }
 
 // Readv reads into several buffers at off, or at the offset if off is -1.
 func (p *Process) Readv(h Handle, iov []syscall.Iovec, off int64) (int, error) {
-	s := takeScratch(nil)
-	bufs, err := s.vectors(iov)
+	s := getScratch(nil)
+	bufs, err := s.slices(iov)
 	n := 0
 	if err == nil {
 		n, err = p.read(h, bufs, off)
 	}
-	s.give()
+	s.put()
 	return n, err
 }
 
@@ -176,13 +173,12 @@ func (p *Process) read(h Handle, bufs [][]byte, off int64) (int, error) {
 	return n, err
 }
 
-// Write writes at the offset, or at the end with O_APPEND, and moves the
-// offset on. What would make the file larger than limit is not written: ErrFileTooLarge if
-// that is where it begins.
+// Write writes at the offset, or at the end with O_APPEND, and advances the offset. It writes no bytes beyond limit. It fails with
+// microfs.ErrFileTooLarge if the first byte is beyond limit.
 func (p *Process) Write(h Handle, buf []byte, limit int64) (int, error) {
-	s := takeScratch(buf)
+	s := getScratch(buf)
 	n, err := p.write(h, s.one[:], -1, limit)
-	s.give()
+	s.put()
 	return n, err
 }
 
@@ -191,21 +187,21 @@ func (p *Process) Pwrite(h Handle, buf []byte, off, limit int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
 	}
-	s := takeScratch(buf)
+	s := getScratch(buf)
 	n, err := p.write(h, s.one[:], off, limit)
-	s.give()
+	s.put()
 	return n, err
 }
 
 // Writev writes several buffers at off, or at the offset if off is -1.
 func (p *Process) Writev(h Handle, iov []syscall.Iovec, off, limit int64) (int, error) {
-	s := takeScratch(nil)
-	bufs, err := s.vectors(iov)
+	s := getScratch(nil)
+	bufs, err := s.slices(iov)
 	n := 0
 	if err == nil {
 		n, err = p.write(h, bufs, off, limit)
 	}
-	s.give()
+	s.put()
 	return n, err
 }
 
@@ -223,10 +219,10 @@ func (p *Process) write(h Handle, bufs [][]byte, off, limit int64) (int, error) 
 	atEnd := f.flags.Load()&syscall.O_APPEND != 0
 	if off >= 0 {
 		if !atEnd {
-			return written(p.writeBelow(f, bufs, off, limit))
+			return shortWrite(p.writeBelow(f, bufs, off, limit))
 		}
 		n, _, err := p.append(f, bufs, limit)
-		return written(n, err)
+		return shortWrite(n, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,14 +231,14 @@ func (p *Process) write(h Handle, bufs [][]byte, off, limit int64) (int, error) 
 		if n > 0 {
 			f.offset = end
 		}
-		return written(n, err)
+		return shortWrite(n, err)
 	}
 	n, err := p.writeBelow(f, bufs, f.offset, limit)
 	f.offset += int64(n)
-	return written(n, err)
+	return shortWrite(n, err)
 }
 
-// writeBelow is writeAt before limit.
+// writeBelow is writeAt without the bytes beyond limit.
 func (p *Process) writeBelow(f *openFile, bufs [][]byte, off, limit int64) (int, error) {
 	bufs, err := microfs.Below(bufs, off, limit)
 	if err != nil {
@@ -251,12 +247,12 @@ func (p *Process) writeBelow(f *openFile, bufs [][]byte, off, limit int64) (int,
 	return p.writeAt(f, bufs, off)
 }
 
-// NoLimit is the limit of a process that has none for the size of files.
+// NoLimit is the limit of a process whose RLIMIT_FSIZE is RLIM_INFINITY.
 const NoLimit int64 = vfs.NoLimit
 
-// mayGrow says whether a file of these attributes may become so large: ErrFileTooLarge if
-// not. A larger one may stay what it is.
-func mayGrow(stat func() (microfs.Attr, error), size, limit int64) error {
+// checkGrowth fails with ErrFileTooLarge if size is above limit and above the size of the file: a file that is larger already may be
+// truncated.
+func checkGrowth(stat func() (microfs.Attr, error), size, limit int64) error {
 	if size <= limit {
 		return nil
 	}
@@ -267,15 +263,15 @@ func mayGrow(stat func() (microfs.Attr, error), size, limit int64) error {
 	return err
 }
 
-// written is the result of a write: a short one tells of the error next time.
-func written(n int, err error) (int, error) {
+// shortWrite returns the result of a write. After a short write the error is left to the next call.
+func shortWrite(n int, err error) (int, error) {
 	if n > 0 {
 		return n, nil
 	}
 	return n, err
 }
 
-// overflows says that there is no offset behind the last of the bytes at off.
+// overflows says whether the end of bufs at off exceeds the largest offset.
 func overflows(bufs [][]byte, off int64) bool {
 	for _, b := range bufs {
 		if off > math.MaxInt64-int64(len(b)) {
@@ -286,8 +282,8 @@ func overflows(bufs [][]byte, off int64) bool {
 	return false
 }
 
-// vectors turns an iovec into slices, in memory of s.
-func (s *scratch) vectors(iov []syscall.Iovec) ([][]byte, error) {
+// slices turns an iovec into slices, in memory of s.
+func (s *scratch) slices(iov []syscall.Iovec) ([][]byte, error) {
 	s.vec = s.vec[:0]
 	var total uint64
 	for i := range iov {
@@ -307,9 +303,9 @@ func (s *scratch) vectors(iov []syscall.Iovec) ([][]byte, error) {
 	return s.vec, nil
 }
 
-// Seek is lseek(2). In a directory the offset counts names.
+// Seek is lseek(2). The offset of a directory is an index of names.
 func (p *Process) Seek(h Handle, off int64, whence int) (int, error) {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return 0, err
 	}
@@ -338,7 +334,7 @@ func (p *Process) Seek(h Handle, off int64, whence int) (int, error) {
 	case off < 0:
 		return 0, syscall.EINVAL
 	case f.isDir && off == 0:
-		f.listing, f.whole = nil, false
+		f.listing, f.listedAll = nil, false
 	}
 	f.offset = off
 	return int(off), nil

@@ -8,8 +8,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// A record that Getdents writes is a struct dirent64 of the kernel and of
-// libc, in the byte order of the machine:
+// Getdents writes records of struct dirent64, in the byte order of the machine:
 //
 //	offset  bytes
 //	     0      8  inode
@@ -19,17 +18,16 @@ import (
 //	    19      -  name, a zero byte, padding
 const direntName = 19
 
-// dots is how many offsets "." and ".." take before the names of a directory.
+// dots is the number of entries before the names of a directory: "." and "..".
 const dots = 2
 
-// listAtOnce is how many names are asked for at a time.
-const listAtOnce = 1024
+// listBatch is how many names are read from the file system at a time.
+const listBatch = 1024
 
-// Getdents writes as many records as fit, from the offset on, and moves it.
-// 0 is the end; EINVAL if not even one fits. The names are those the directory
-// had when they were first reached; seeking to 0 looks again.
+// Getdents writes as many records as fit, from the offset on, and advances the offset. It returns 0 at the end, and EINVAL if no
+// record fits. Names are read once; after a seek to 0 they are read again.
 func (p *Process) Getdents(h Handle, buf []byte) (int, error) {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return 0, err
 	}
@@ -50,7 +48,7 @@ func (p *Process) Getdents(h Handle, buf []byte) (int, error) {
 		case err != nil && n == 0:
 			return 0, err
 		case err != nil || entry == nil:
-			return n, nil // an error shows again in the next call
+			return n, nil // the next call returns the error
 		}
 		size := (direntName + len(entry.Name) + 1 + 7) &^ 7
 		if n+size > len(buf) {
@@ -89,17 +87,17 @@ func (p *Process) entry(f *openFile) (*microfs.Dirent, error) {
 		return p.parent(f)
 	}
 	i := f.offset - dots
-	for i >= int64(len(f.listing)) && !f.whole {
+	for i >= int64(len(f.listing)) && !f.listedAll {
 		after := ""
 		if n := len(f.listing); n > 0 {
 			after = f.listing[n-1].Name
 		}
-		more, err := f.current().ReadDir(after, listAtOnce)
+		more, err := f.current().ReadDir(after, listBatch)
 		if err != nil {
 			return nil, err
 		}
 		f.listing = append(f.listing, more...)
-		f.whole = len(more) < listAtOnce
+		f.listedAll = len(more) < listBatch
 	}
 	if i >= int64(len(f.listing)) {
 		return nil, nil
@@ -109,7 +107,7 @@ func (p *Process) entry(f *openFile) (*microfs.Dirent, error) {
 
 // parent returns the entry "..", which at the mount's root is the root.
 func (p *Process) parent(f *openFile) (*microfs.Dirent, error) {
-	fs, err := f.at.acquire(false)
+	fs, err := f.mountPoint.acquire(false)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +120,7 @@ func (p *Process) parent(f *openFile) (*microfs.Dirent, error) {
 	case err == nil:
 		ino = attr.Ino
 	case errors.Is(err, syscall.ENOENT): // the directory has been removed
-	case errors.Is(err, syscall.EACCES): // it may be read, not searched
+	case errors.Is(err, syscall.EACCES): // the user may read the directory, but not search it
 	default:
 		return nil, err
 	}

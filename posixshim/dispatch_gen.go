@@ -64,294 +64,294 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 	switch m.call {
 	case callOpen:
 		at, flags, mode := m.pathAt(), m.int(), m.uint()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Open(at, flags, mode)
 			return result, err
 		}
 	case callRelease:
 		h := m.handle()
-		if m.whole() {
+		if m.complete() {
 			err = p.Release(h)
 			return result, err
 		}
 	case callRead:
 		h, buf := m.handle(), m.replyBuffer()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Read(h, buf)
 			return result, err
 		}
 	case callWrite:
 		h, buf, limit := m.handle(), m.data(), m.number()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Write(h, buf, limit)
 			return result, err
 		}
 	case callPread:
 		h, buf, off := m.handle(), m.replyBuffer(), m.number()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Pread(h, buf, off)
 			return result, err
 		}
 	case callPwrite:
 		h, buf, off, limit := m.handle(), m.data(), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Pwrite(h, buf, off, limit)
 			return result, err
 		}
 	case callReadv:
 		h, iov, off := m.handle(), vector(m.replyBuffer()), m.number()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Readv(h, iov, off)
 			return result, err
 		}
 	case callWritev:
 		h, iov, off, limit := m.handle(), vector(m.data()), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Writev(h, iov, off, limit)
 			return result, err
 		}
 	case callSeek:
 		h, off, whence := m.handle(), m.number(), m.int()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Seek(h, off, whence)
 			return result, err
 		}
 	case callGetfl:
 		h := m.handle()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Getfl(h)
 			return result, err
 		}
 	case callSetfl:
 		h, flags := m.handle(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Setfl(h, flags)
 			return result, err
 		}
 	case callGetdents:
 		h, buf := m.handle(), m.replyBuffer()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Getdents(h, buf)
 			return result, err
 		}
 	case callFsync:
 		h := m.handle()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fsync(h)
 			return result, err
 		}
 	case callFtruncate:
 		h, size, limit := m.handle(), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			err = p.Ftruncate(h, size, limit)
 			return result, err
 		}
 	case callFallocate:
 		h, mode, off, n, limit := m.handle(), m.int(), m.number(), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fallocate(h, mode, off, n, limit)
 			return result, err
 		}
 	case callLock:
-		h, pid, cmd, lock := m.handle(), m.locker(), m.int(), m.exchange()
-		if m.whole() {
+		h, pid, cmd, lock := m.handle(), m.lockOwner(), m.int(), m.exchange()
+		if m.complete() {
 			err = p.Lock(h, pid, cmd, lock)
 			return result, err
 		}
 	case callFlock:
 		h, operation := m.handle(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Flock(h, operation)
 			return result, err
 		}
 	case callMap:
 		h, how, off, n := m.handle(), m.int(), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Map(h, how, off, n)
 			return result, err
 		}
 	case callUnmap:
 		h := m.handle()
-		if m.whole() {
+		if m.complete() {
 			err = p.Unmap(h)
 			return result, err
 		}
 	case callMsync:
 		h, off, n := m.handle(), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			err = p.Msync(h, off, n)
 			return result, err
 		}
 	case callFstat:
 		h, out := m.handle(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fstat(h, out)
 			return result, err
 		}
 	case callFchmod:
 		h, mode := m.handle(), m.uint()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fchmod(h, mode)
 			return result, err
 		}
 	case callFchown:
 		h, uid, gid := m.handle(), m.uint(), m.uint()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fchown(h, uid, gid)
 			return result, err
 		}
 	case callFutimes:
 		h, times, unit := m.handle(), m.data(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Futimes(h, times, unit)
 			return result, err
 		}
 	case callFpath:
 		h, buf := m.handle(), m.replyBuffer()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Fpath(h, buf)
 			return result, err
 		}
 	case callName:
 		h, buf := m.handle(), m.replyBuffer()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Name(h, buf)
 			return result, err
 		}
 	case callStat:
 		at, flags, out := m.pathAt(), m.int(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Stat(at, flags, out)
 			return result, err
 		}
 	case callStatx:
 		at, flags, mask, out := m.pathAt(), m.int(), m.uint(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Statx(at, flags, mask, out)
 			return result, err
 		}
 	case callChmod:
 		at, mode, flags := m.pathAt(), m.uint(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Chmod(at, mode, flags)
 			return result, err
 		}
 	case callChown:
 		at, uid, gid, flags := m.pathAt(), m.uint(), m.uint(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Chown(at, uid, gid, flags)
 			return result, err
 		}
 	case callUtimes:
 		at, times, unit, flags := m.pathAt(), m.data(), m.int(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Utimes(at, times, unit, flags)
 			return result, err
 		}
 	case callAccess:
 		at, mode, flags := m.pathAt(), m.int(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Access(at, mode, flags)
 			return result, err
 		}
 	case callTruncate:
 		at, size, limit := m.pathAt(), m.number(), m.number()
-		if m.whole() {
+		if m.complete() {
 			err = p.Truncate(at, size, limit)
 			return result, err
 		}
 	case callMkdir:
 		at, mode := m.pathAt(), m.uint()
-		if m.whole() {
+		if m.complete() {
 			err = p.Mkdir(at, mode)
 			return result, err
 		}
 	case callRmdir:
 		at := m.pathAt()
-		if m.whole() {
+		if m.complete() {
 			err = p.Rmdir(at)
 			return result, err
 		}
 	case callUnlink:
 		at := m.pathAt()
-		if m.whole() {
+		if m.complete() {
 			err = p.Unlink(at)
 			return result, err
 		}
 	case callRemove:
 		at := m.pathAt()
-		if m.whole() {
+		if m.complete() {
 			err = p.Remove(at)
 			return result, err
 		}
 	case callMknod:
 		at, mode := m.pathAt(), m.uint()
-		if m.whole() {
+		if m.complete() {
 			err = p.Mknod(at, mode)
 			return result, err
 		}
 	case callRename:
 		from, to, flags := m.pathAt(), m.pathAt(), m.uint()
-		if m.whole() {
+		if m.complete() {
 			err = p.Rename(from, to, flags)
 			return result, err
 		}
 	case callLink:
 		from, to, follow := m.pathAt(), m.pathAt(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Link(from, to, follow)
 			return result, err
 		}
 	case callSymlink:
 		target, at := m.string(), m.pathAt()
-		if m.whole() {
+		if m.complete() {
 			err = p.Symlink(target, at)
 			return result, err
 		}
 	case callReadlink:
 		at, buf := m.pathAt(), m.replyBuffer()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Readlink(at, buf)
 			return result, err
 		}
 	case callRealpath:
 		at, buf := m.pathAt(), m.replyBuffer()
-		if m.whole() {
+		if m.complete() {
 			result, err = p.Realpath(at, buf)
 			return result, err
 		}
 	case callStatfs:
 		at, out := m.pathAt(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Statfs(at, out)
 			return result, err
 		}
 	case callFstatfs:
 		h, out := m.handle(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fstatfs(h, out)
 			return result, err
 		}
 	case callStatvfs:
 		at, out := m.pathAt(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Statvfs(at, out)
 			return result, err
 		}
 	case callFstatvfs:
 		h, out := m.handle(), m.structure()
-		if m.whole() {
+		if m.complete() {
 			err = p.Fstatvfs(h, out)
 			return result, err
 		}
 	case callSyncfs:
-		if m.whole() {
+		if m.complete() {
 			err = p.Syncfs()
 			return result, err
 		}
 	case callAdvise:
 		h, off, n, advice := m.handle(), m.number(), m.number(), m.int()
-		if m.whole() {
+		if m.complete() {
 			err = p.Advise(h, off, n, advice)
 			return result, err
 		}

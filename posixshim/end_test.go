@@ -32,7 +32,7 @@ func TestEndIsTold(t *testing.T) {
 		return time.Since(begin)
 	}
 	t.Run("at once", func(t *testing.T) {
-		for ends(t, func() {}) >= patience { // a busy machine
+		for ends(t, func() {}) >= quietTime { // a busy machine
 			for len(told) > 0 {
 				<-told
 			}

@@ -8,15 +8,14 @@ import (
 	"nvmecr/microfs"
 )
 
-// errFinished is what a call finds after the process has been ended.
+// errFinished is the error of calls after Finish.
 var errFinished = fmt.Errorf("the process has ended its use of the mount: %w", syscall.EIO)
 
-// errLost is what a call finds on a descriptor that a forked child inherited.
+// errLost is the error of calls on the handle lost.
 var errLost = fmt.Errorf("a file of the mount that this process has from its parent could not be shared with it: %w", syscall.EIO)
 
-// Errno is the one place where an error becomes an errno: the syscall.Errno it
-// wraps, EXDEV for a path that leads out of the mount where that cannot be
-// followed, EIO for everything that says nothing itself, and 0 for no error.
+// Errno returns the errno of an error: the syscall.Errno that the error wraps, EXDEV for a path that leads out of the mount, EIO for
+// all other errors, and 0 for nil. No other function turns an error into an errno.
 func Errno(err error) syscall.Errno {
 	if err == nil {
 		return 0
@@ -35,8 +34,7 @@ func Errno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// Errno is the errno of err; those an application does not expect in its daily
-// work are reported with their cause.
+// Errno returns the errno of err. It reports the cause if applications do not expect that errno in normal operation.
 func (p *Process) Errno(err error) syscall.Errno {
 	errno := Errno(err)
 	if _, plain := err.(syscall.Errno); plain {
@@ -48,16 +46,16 @@ func (p *Process) Errno(err error) syscall.Errno {
 		if errors.As(err, &other) {
 			p.report(err)
 		}
-	case syscall.EROFS: // files of the mount can be written, but not by everybody
+	case syscall.EROFS: // the message says which processes can write
 		p.report(err)
-	case syscall.ENOSPC, // there is space, as df shows, but not for this
+	case syscall.ENOSPC, // df may show free space that the call cannot use; the message says why
 		syscall.EIO, syscall.EBUSY, syscall.ENODEV, syscall.EPERM, syscall.ETIMEDOUT, syscall.ECONNREFUSED:
 		p.report(err)
 	}
 	return errno
 }
 
-// report says what went wrong, once in a row.
+// report prints the error, unless the last message was the same.
 func (p *Process) report(err error) {
 	text := err.Error()
 	p.reportMu.Lock()

@@ -7,24 +7,23 @@ import (
 	"unsafe"
 )
 
-// The kernel copies from and to memory that may not be there, or not be
-// writable, and says EFAULT, or does the part that it can. Here the memory is
-// touched first, a byte of each page that the call will use anyway: a fault in
-// Go code is a panic, for which Go has its handler in place, and in the kernel
-// it would look like a broken connection. The application's handlers do not see
-// it (shim/runtime/faults.c).
+// Buffers of the application may be unmapped or write-protected. The kernel's calls then return EFAULT, or transfer the bytes before
+// the bad page. To do the same, a call first touches one byte of each page of its buffers. A fault in Go code is a panic, which is
+// recovered here. Without this the fault would occur in sendmsg or recvmsg, and look like a broken connection. The application's
+// handlers are not called (shim/runtime/faults.c).
 
-// readable cuts bufs to what can be read of them, from the start on. EFAULT if
-// that is nothing of something.
-func readable(bufs [][]byte) ([][]byte, error) { return touched(bufs, 1<<62, load) }
+// readable cuts bufs before the first page that cannot be read. EFAULT if no byte can be read.
+func readable(bufs [][]byte) ([][]byte, error) { return accessible(bufs, 1<<62, load) }
 
-// writable is the same for what can be written to, of the first limit bytes.
-func writable(bufs [][]byte, limit int64) ([][]byte, error) { return touched(bufs, limit, loadStore) }
+// writable cuts bufs to limit bytes, and before the first page that cannot be written. EFAULT if no byte can be written.
+func writable(bufs [][]byte, limit int64) ([][]byte, error) {
+	return accessible(bufs, limit, loadStore)
+}
 
-// good says whether all of buf can be written to.
-func good(buf []byte) bool { return touchPages(buf, loadStore) == len(buf) }
+// canWrite says whether all of buf can be written.
+func canWrite(buf []byte) bool { return touchPages(buf, loadStore) == len(buf) }
 
-func touched(bufs [][]byte, limit int64, touch func(*byte)) ([][]byte, error) {
+func accessible(bufs [][]byte, limit int64, touch func(*byte)) ([][]byte, error) {
 	for i, b := range bufs {
 		n := int(max(0, min(int64(len(b)), limit)))
 		limit -= int64(n)
@@ -41,8 +40,7 @@ func touched(bufs [][]byte, limit int64, touch func(*byte)) ([][]byte, error) {
 	return bufs, nil
 }
 
-// touchPages returns how many bytes lie before the first page of b that cannot
-// be touched.
+// touchPages returns how many bytes of b are before the first page that cannot be touched.
 func touchPages(b []byte, touch func(*byte)) (good int) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -63,13 +61,13 @@ func touchPages(b []byte, touch func(*byte)) (good int) {
 //go:noinline
 func load(p *byte) { _ = get(p) }
 
-// loadStore writes back what is there. If somebody else writes to the byte at
-// the same time, that is lost, as it is when the call then writes to it.
+// loadStore writes a byte to where it has read it. A write of another thread to the byte in between is lost; the call that follows
+// overwrites the byte too.
 //
 //go:noinline
 func loadStore(p *byte) { set(p, get(p)) }
 
-// The compiler does not see that these are not needed.
+// get and set are functions so that the compiler does not remove the accesses.
 
 //go:noinline
 func get(p *byte) byte { return *p }

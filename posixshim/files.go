@@ -11,8 +11,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// A PathAt is a path and where it begins: an open directory, or the number of a mount. With
-// Itself in Dir it is the open file, and Path says nothing.
+// A PathAt is a path and where it begins: at an open directory, or at the root of the mount of that number. If Dir has the bit Itself
+// it is the open file, and Path is ignored.
 type PathAt struct {
 	Dir  Handle
 	Path string
@@ -34,21 +34,21 @@ func (p *Process) resolve(at PathAt) (*mountPoint, microfs.Ino, string, error) {
 		return nil, 0, "", err
 	}
 	if at.Dir&Itself != 0 {
-		return f.at, f.dir, f.path, nil
+		return f.mountPoint, f.dir, f.path, nil
 	}
 	if !f.isDir {
 		return nil, 0, "", syscall.ENOTDIR
 	}
-	return f.at, f.current().Ino(), at.Path, nil
+	return f.mountPoint, f.current().Ino(), at.Path, nil
 }
 
 // statusFlags are the flags of open(2) that F_SETFL may change.
 const statusFlags = syscall.O_APPEND | syscall.O_NONBLOCK | syscall.O_DIRECT | unix.O_NOATIME | syscall.O_ASYNC
 
-// onceFlags are the flags of open(2) that F_GETFL does not return.
-const onceFlags = syscall.O_CREAT | syscall.O_EXCL | syscall.O_TRUNC | syscall.O_NOCTTY | syscall.O_CLOEXEC
+// openOnlyFlags are the flags of open(2) that F_GETFL does not return.
+const openOnlyFlags = syscall.O_CREAT | syscall.O_EXCL | syscall.O_TRUNC | syscall.O_NOCTTY | syscall.O_CLOEXEC
 
-// Open opens a file and returns its handle. mode is masked already.
+// Open opens a file and returns its handle. The umask has been applied to mode.
 func (p *Process) Open(at PathAt, flags int, mode uint32) (int, error) {
 	if flags&unix.O_TMPFILE == unix.O_TMPFILE {
 		if flags&syscall.O_ACCMODE == syscall.O_RDONLY {
@@ -71,8 +71,8 @@ func (p *Process) Open(at PathAt, flags int, mode uint32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	f := &openFile{at: m, isDir: file.IsDir(), dir: dir, path: path, first: file}
-	f.flags.Store(int32(flags&^onceFlags | unix.O_LARGEFILE))
+	f := &openFile{mountPoint: m, isDir: file.IsDir(), dir: dir, path: path, first: file}
+	f.flags.Store(int32(flags&^openOnlyFlags | unix.O_LARGEFILE))
 	f.file.Store(&f.first)
 	h, err := p.files.add(f)
 	if err != nil {
@@ -81,13 +81,13 @@ func (p *Process) Open(at PathAt, flags int, mode uint32) (int, error) {
 	return int(h), nil
 }
 
-// moveFiles opens the files of the mount that was in the one there is now. One that is no longer
-// what it was stays in old, or fails with ESTALE from then on. The caller holds p.mu.
+// moveFiles opens again, in the current mount, the files that are open in old. A file that the current mount does not have stays in
+// old if keepsRetired says so, or fails with ESTALE from then on. The caller holds p.mu.
 func (m *mountPoint) moveFiles(old *retiredMount) {
 	p, fs := m.p, m.mount.FS
-	keeps := p.keeps(old)
+	keeps := p.keepsRetired(old)
 	p.files.each(func(f *openFile) {
-		if f.at != m || f.retired != nil {
+		if f.mountPoint != m || f.retired != nil {
 			return
 		}
 		before := f.current()
@@ -96,7 +96,7 @@ func (m *mountPoint) moveFiles(old *retiredMount) {
 		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
 		}
-		if err != nil && (m.mount.Tree || p.Revalidate && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have another name
+		if err != nil && (m.mount.Tree || p.Revalidate && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have been renamed
 			if renamed, e := fs.OpenIno(before.Ino(), flags); e == nil {
 				after, err = renamed, nil
 			}
@@ -111,13 +111,12 @@ func (m *mountPoint) moveFiles(old *retiredMount) {
 			after = staleFile{before}
 		}
 		f.file.Store(&after)
-		// It was only read, or its mount is closed: there is nothing to lose.
-		_ = before.Close()
+		_ = before.Close() // the file was open for reading, or its mount is closed: no data is lost
 	})
 }
 
-// sameDirectory reports whether both are one directory by two numbers: a directory of ranks has
-// another one from when it is in the file system of this process, too.
+// sameDirectory reports whether before and after, which have different inode numbers, are the same directory. The number of a
+// directory that several ranks have changes when the directory is created in the file system of this process.
 func sameDirectory(fs vfs.FS, before, after vfs.File) bool {
 	if !before.IsDir() || !after.IsDir() {
 		return false
@@ -126,7 +125,7 @@ func sameDirectory(fs vfs.FS, before, after vfs.File) bool {
 	return err == nil && a.Ino == after.Ino()
 }
 
-// Retain notes one more descriptor of the open file.
+// Retain adds a reference to the open file.
 func (p *Process) Retain(h Handle) error {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -143,18 +142,17 @@ func (p *Process) Retain(h Handle) error {
 	}
 }
 
-// Release notes one descriptor less; the last one closes the file.
+// Release drops the reference of a descriptor of this process. The last one closes the file.
 func (p *Process) Release(h Handle) error {
 	f, err := p.files.get(h)
 	if err != nil {
 		return err
 	}
-	p.locks.closed(f, syscall.Getpid())
-	return errors.Join(p.release(f), f.unwritten())
+	p.locks.descriptorClosed(f, syscall.Getpid())
+	return errors.Join(p.release(f), f.takeRelayErr())
 }
 
-// releaseHandle and release are Release but for the record locks of this
-// process, which closes no descriptor.
+// releaseHandle and release drop a reference that is not that of a descriptor of this process: the process keeps its record locks.
 func (p *Process) releaseHandle(h Handle) error {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -164,25 +162,25 @@ func (p *Process) releaseHandle(h Handle) error {
 }
 
 func (p *Process) release(f *openFile) error {
-	if last, err := p.drop(f); last {
+	if last, err := p.unref(f); last {
 		return err
 	}
 	return p.closeShared(f)
 }
 
-// drop takes away one reference. The last one closes the file.
-func (p *Process) drop(f *openFile) (last bool, err error) {
+// unref drops a reference. The last one closes the file.
+func (p *Process) unref(f *openFile) (last bool, err error) {
 	if f.refs.Add(-1) > 0 {
 		return false, nil
 	}
-	if p.Revalidate { // it may have stayed in a mount of its own
+	if p.Revalidate { // f.retired may have to be closed
 		p.mu.Lock()
 		defer p.mu.Unlock()
 	} else {
 		p.mu.RLock() // moveFiles and Finish must see it open or not at all
 		defer p.mu.RUnlock()
 	}
-	p.locks.gone(f)
+	p.locks.fileClosed(f)
 	if !p.finished {
 		err = f.current().Close()
 		if f.retired != nil {
@@ -190,11 +188,11 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 		}
 	}
 	if err != nil && f.watch.Load() != nil {
-		p.server.failed.Store(f.handle, err)
+		p.server.closeErrors.Store(f.handle, err)
 	}
-	p.files.remove(f) // only now: until then whoever asks waits for the outcome, see unshare
+	p.files.remove(f) // after closeErrors is set: releaseForPeer looks there if the file is gone
 	if f.predecessor != nil {
-		go p.releasePredecessor(f.predecessor) // p.mu is held
+		go p.releasePredecessor(f.predecessor) // on a goroutine, because it needs p.mu
 	}
 	return true, err
 }
@@ -208,8 +206,8 @@ func (p *Process) Getfl(h Handle) (int, error) {
 	return int(f.flags.Load()), nil
 }
 
-// described returns the open file, unless it was opened with O_PATH.
-func (p *Process) described(h Handle) (*openFile, error) {
+// getForIO returns the open file of a handle; EBADF if it was opened with O_PATH.
+func (p *Process) getForIO(h Handle) (*openFile, error) {
 	f, err := p.files.get(h)
 	if err == nil && f.flags.Load()&unix.O_PATH != 0 {
 		return nil, syscall.EBADF
@@ -219,12 +217,12 @@ func (p *Process) described(h Handle) (*openFile, error) {
 
 // Setfl is F_SETFL.
 func (p *Process) Setfl(h Handle, flags int) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
 	if flags&unix.O_NOATIME&^int(f.flags.Load()) != 0 {
-		if err := p.mayHide(f); err != nil {
+		if err := p.mayOmitAtime(f); err != nil {
 			return err
 		}
 	}
@@ -236,9 +234,8 @@ func (p *Process) Setfl(h Handle, flags int) error {
 	}
 }
 
-// mayHide says whether this process may set O_NOATIME: EPERM unless the file is
-// its own.
-func (p *Process) mayHide(f *openFile) error {
+// mayOmitAtime checks whether this process may set O_NOATIME: EPERM unless it owns the file.
+func (p *Process) mayOmitAtime(f *openFile) error {
 	if p.Identify == nil {
 		return nil
 	}
@@ -255,33 +252,33 @@ func (p *Process) mayHide(f *openFile) error {
 
 // Fsync makes the file durable.
 func (p *Process) Fsync(h Handle) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(f.unwritten(), f.current().Sync())
+	err = errors.Join(f.takeRelayErr(), f.current().Sync())
 	if Errno(err) == syscall.EROFS {
-		return nil // what is only read is durable as far as we know
+		return nil // in a mount for reading there is nothing to write
 	}
 	return err
 }
 
-// Ftruncate sets the size. EINVAL if the file is not open for writing.
+// Ftruncate sets the size, up to limit. EINVAL if the file is not open for writing.
 func (p *Process) Ftruncate(h Handle, size, limit int64) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
 	if size < 0 || f.flags.Load()&syscall.O_ACCMODE == syscall.O_RDONLY {
 		return syscall.EINVAL
 	}
-	if err := mayGrow(f.current().Stat, size, limit); err != nil {
+	if err := checkGrowth(f.current().Stat, size, limit); err != nil {
 		return err
 	}
-	return p.besideMapping(f, func() error { return f.current().Truncate(size) })
+	return p.changeMapped(f, func() error { return f.current().Truncate(size) })
 }
 
-// staleFile stands for a file that is gone from the mount.
+// staleFile replaces a file that the mount does not have any more. Its calls fail with ESTALE.
 type staleFile struct{ was vfs.File }
 
 func (l staleFile) Ino() microfs.Ino                   { return l.was.Ino() }

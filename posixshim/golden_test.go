@@ -82,7 +82,7 @@ func TestGoldenMessages(t *testing.T) {
 		for _, d := range e.data {
 			assert.Equal(t, d, m.string(), e.name)
 		}
-		assert.True(t, m.whole(), e.name)
+		assert.True(t, m.complete(), e.name)
 		if e.body != "" {
 			m.reply = []byte(e.body)
 		}

@@ -14,47 +14,47 @@ import (
 	"nvmecr/microfs"
 )
 
-// A process that ends, or executes a program, hands over what others have of it to its successor: where it
-// listens, the open files, the ends of their sharing sockets, the connections of those it serves, their locks,
-// and the memory of their mappings. To them nothing changes: the names of their descriptors and their
-// connections stay what they are. Their next call waits until the successor goes on.
+// A process that ends, or executes a program, hands over to its successor what other processes have open: the socket on which it listens,
+// the open files, the owner's ends of their sharing sockets, the connections, the locks, and the memory of mappings. For the other
+// processes nothing changes: the names of their descriptors and their connections stay the same. Their next call waits until the
+// successor has taken over.
 
-// A Successor goes on with what a process has open.
+// A Successor is a connection to the process that takes over, nvmecr serve.
 type Successor struct {
-	Socket     int // connected to it, for the caller to close
+	Socket     int // the caller closes it
 	Rank, Size int // of this process
 }
 
-// answerTime is how long a process waits for its successor's answer: longer than that waits for a target.
+// answerTime is how long a process waits for its successor's answer. It is longer than the successor waits for a target.
 const answerTime = 2 * time.Minute
 
-// handingOver is what is handed over, while that is found out.
-type handingOver struct {
+// handoverSender collects what is handed over, and sends it.
+type handoverSender struct {
 	p       *Process
-	callers []*connection
+	peers   []*connection
 	files   map[Handle]*openFile
 	watches map[Handle][]*watch
 	packets []*packet
 }
 
-// HandOver gives what other processes have open of this one, mappings among it, to its successor, and closes the rest and
-// the partition. It returns the number by which the files are known, and are to be asked for from now on, also by this
-// process, which then has nothing open. If nothing is to be handed over that is 0. executes says that the process
-// executes a program, which keeps its record locks.
+// HandOver gives the open files and mappings that other processes have to the successor, and closes all other files and the mounts. It
+// returns the number by which the successor is now addressed for the files, also by this process, which has no file open any more. It
+// returns 0 if there is nothing to hand over. executes says that the process executes a program, which keeps the record locks of the
+// process.
 //
-// What goes wrong the user is told. An error says that others cannot use the files any more.
+// Errors are printed. If HandOver returns an error, the other processes cannot use the files any more.
 func (p *Process) HandOver(executes int) (int, error) {
 	self := p.server.self.Load()
 	if self == nil || self.listen.Load() == nil {
 		return 0, nil
 	}
-	if p.sharedFiles() == 0 { // by now
+	if p.sharedFiles() == 0 { // they have been closed since Alone
 		p.server.answerAll()
 		return 0, nil
 	}
 	listen := self.listen.Load()
 	_ = listen.SetReadDeadline(past)
-	<-self.accepted // it has given a descriptor back that the connection may need
+	<-self.accepted // accept has closed its spare descriptor, which the connection may need
 	to, err := p.connectToSuccessor()
 	if err != nil {
 		p.logf("process %d ends and cannot hand the open files that it shares over to nvmecr serve: calls of other processes on them fail: %v",
@@ -65,16 +65,16 @@ func (p *Process) HandOver(executes int) (int, error) {
 		return 0, syscall.EIO
 	}
 	defer ownfd.Close(to.Socket)
-	e := &handingOver{p: p, callers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
-	err = e.find(executes != 0)
+	e := &handoverSender{p: p, peers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
+	err = e.collect(executes != 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err = errors.Join(err, p.abandon(e)); err != nil {
+	if err = errors.Join(err, p.closeRest(e)); err != nil {
 		p.logf("process %d: what it wrote may not be complete: %v", os.Getpid(), err)
 	}
 	err = e.send(to, self)
 	e.close()
-	p.server.self.Store(nil) // if others come again it is by another number
+	p.server.self.Store(nil) // if this process serves again, it has another number
 	if err != nil {
 		p.logf("process %d ends and could not hand over the open files that it shares: calls of other processes on them fail: %v", os.Getpid(), err)
 		return 0, syscall.EIO
@@ -89,13 +89,13 @@ func (p *Process) connectToSuccessor() (Successor, error) {
 	return p.Successor()
 }
 
-// find fills in what is handed over. The caller does not hold p.mu: sharings that end meanwhile need it.
-func (e *handingOver) find(executes bool) error {
+// collect collects what is handed over. The caller does not hold p.mu, which sharings that end meanwhile need.
+func (e *handoverSender) collect(executes bool) error {
 	p := e.p
 	p.files.each(func(f *openFile) {
 		for w := f.watch.Load(); w != nil; w = w.older {
-			// The successor finds out which of them have ended, and takes what is left in them.
-			if w.halt(); !w.over.Load() {
+			// The successor finds out which sharings have ended, and relays the data that is left in their sockets.
+			if w.halt(); !w.finished.Load() {
 				e.files[f.handle] = f
 				e.watches[f.handle] = append(e.watches[f.handle], w)
 			}
@@ -103,7 +103,7 @@ func (e *handingOver) find(executes bool) error {
 	})
 	err := p.SyncMappings()
 	mappedByPeers := make(map[microfs.Ino]bool)
-	for _, c := range e.callers {
+	for _, c := range e.peers {
 		for h := range c.m.maps {
 			if f, err := p.files.get(h); err == nil {
 				e.files[h] = f
@@ -111,7 +111,7 @@ func (e *handingOver) find(executes bool) error {
 			}
 		}
 	}
-	err = errors.Join(err, e.findMemory(mappedByPeers))
+	err = errors.Join(err, e.collectMemory(mappedByPeers))
 	for _, f := range e.files {
 		e.add(f.packet())
 	}
@@ -124,17 +124,17 @@ func (e *handingOver) find(executes bool) error {
 			e.addFile(w.File, newPacket(kindWatch, -1).put64(8, int64(h)).put32(16, relays))
 		}
 	}
-	for _, c := range e.callers {
+	for _, c := range e.peers {
 		e.addFile(c.conn, c.packet())
 	}
-	e.findLocks(executes)
+	e.collectLocks(executes)
 	return err
 }
 
-func (e *handingOver) add(p *packet) { e.packets = append(e.packets, p) }
+func (e *handoverSender) add(p *packet) { e.packets = append(e.packets, p) }
 
-// addFile adds a packet with a descriptor, unless that has been closed meanwhile.
-func (e *handingOver) addFile(f *os.File, p *packet) {
+// addFile adds a packet with the descriptor of f, unless f has been closed.
+func (e *handoverSender) addFile(f *os.File, p *packet) {
 	raw, err := f.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { p.fd = int(fd) })
@@ -144,9 +144,9 @@ func (e *handingOver) addFile(f *os.File, p *packet) {
 	}
 }
 
-// packet describes an open file. What could not be written the successor tells who next asks.
+// packet describes an open file. Errors of writing to it are in the packet: the successor returns them to the next process that asks.
 func (f *openFile) packet() *packet {
-	err := f.unwritten()
+	err := f.takeRelayErr()
 	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
 		err = errors.Join(err, f.current().Sync())
 	}
@@ -171,11 +171,11 @@ func (f *openFile) packet() *packet {
 	return p
 }
 
-// A keeper is a file that stays until the successor has opened it, whatever becomes of its names and of this process.
+// A keeper is a file that can be kept until the successor has opened it, though it has no name and this process ends.
 type keeper interface{ Keep() error }
 
-// keep keeps a file without a name, if somebody else than the process has its names. One of a microfs stays where the successor mounts that for
-// writing (Kept).
+// keep keeps a file without a name, if the file system supports that (keeper). A file of microfs is kept otherwise: the successor opens
+// the mount for writing, with the list of Kept.
 func keep(f vfs.File) (kept bool, err error) {
 	if n, ok := f.(interface{ inner() vfs.File }); ok {
 		f = n.inner()
@@ -198,20 +198,20 @@ func (c *connection) packet() *packet {
 	return p
 }
 
-// findMemory adds the memory of files that others have mapped, with all that is in it.
-func (e *handingOver) findMemory(mappedByPeers map[microfs.Ino]bool) error {
+// collectMemory adds the memory of files that other processes have mapped. It first loads all of it from the files.
+func (e *handoverSender) collectMemory(mappedByPeers map[microfs.Ino]bool) error {
 	t := &e.p.maps
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var errs []error
 	for ino, m := range t.files {
-		if !mappedByPeers[ino] || m.fd < 0 { // a mapping of the view needs no memory of ours
+		if !mappedByPeers[ino] || m.fd < 0 { // a mapping from the view has no memory
 			continue
 		}
 		p := newPacket(kindMemory, m.fd).put64(8, int64(ino))
 		for _, f := range e.files {
 			if f.current().Ino() == ino && f.flags.Load()&syscall.O_ACCMODE != syscall.O_WRONLY {
-				errs = append(errs, m.fill(e.p, f, 0, math.MaxInt64-mapChunk))
+				errs = append(errs, m.load(e.p, f, 0, math.MaxInt64-mapChunk))
 				break
 			}
 		}
@@ -229,9 +229,8 @@ func (e *handingOver) findMemory(mappedByPeers map[microfs.Ino]bool) error {
 	return errors.Join(errs...)
 }
 
-// findLocks adds the locks on files that are handed over. Record locks of this process end with it, unless it
-// executes a program.
-func (e *handingOver) findLocks(executes bool) {
+// collectLocks adds the locks on files that are handed over. Record locks of this process end with it, unless it executes a program.
+func (e *handoverSender) collectLocks(executes bool) {
 	l := &e.p.locks
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,27 +250,27 @@ func (e *handingOver) findLocks(executes bool) {
 	for ino, held := range l.ranges {
 		add(ino, held, 0)
 	}
-	for ino, held := range l.whole {
+	for ino, held := range l.flocks {
 		add(ino, held, 2)
 	}
 }
 
-// abandon ends the use of the partition, without an end of the files that are handed over. The caller holds p.mu.
-func (p *Process) abandon(e *handingOver) error {
+// closeRest closes the files that are not handed over, and the mounts. The caller holds p.mu.
+func (p *Process) closeRest(e *handoverSender) error {
 	var errs []error
 	p.files.each(func(f *openFile) {
-		if e.files[f.handle] == nil && f.at.mounted() {
+		if e.files[f.handle] == nil && f.mountPoint.mounted() {
 			errs = append(errs, f.current().Close())
 		}
 		p.files.remove(f)
 	})
 	errs = append(errs, p.unmount())
-	p.locks.forgetAll()
+	p.locks.clear()
 	return errors.Join(errs...)
 }
 
-// send sends it all, and waits until the successor has it.
-func (e *handingOver) send(to Successor, self *identity) error {
+// send sends all packets, and waits for the successor's answer.
+func (e *handoverSender) send(to Successor, self *identity) error {
 	begin := newPacket(kindBegin, -1).put32(8, uint32(int32(to.Rank))).put32(12, uint32(to.Size)).
 		put64(16, int64(self.number)).put32(24, uint32(os.Getpid()))
 	rest := e.packets
@@ -300,18 +299,18 @@ func (e *handingOver) send(to Successor, self *identity) error {
 	return nil
 }
 
-// close closes what the successor has by now.
-func (e *handingOver) close() {
+// close closes the descriptors that the successor has.
+func (e *handoverSender) close() {
 	s := &e.p.server
 	if listen := s.identity().listen.Load(); listen != nil {
 		_ = ownfd.CloseFile(listen)
 	}
-	s.callersMu.Lock()
-	for _, c := range e.callers {
-		delete(s.callers, c)
+	s.peersMu.Lock()
+	for _, c := range e.peers {
+		delete(s.peers, c)
 		_ = ownfd.CloseFile(c.conn)
 	}
-	s.callersMu.Unlock()
+	s.peersMu.Unlock()
 	for _, watches := range e.watches {
 		for _, w := range watches {
 			e.p.removeRelay(w)

@@ -14,53 +14,53 @@ import (
 	"nvmecr/microfs"
 )
 
-// What a process sends when it hands over what others have of it, and what it gets. Each of these packets goes
-// over a SOCK_SEQPACKET socket of this host by itself, with at most one descriptor. Little endian:
+// The packets of a handover. They are sent over a SOCK_SEQPACKET socket of this host, each with at most one descriptor. Numbers are
+// little-endian. Columns are offset, bytes, field:
 //
 //	every     0  4  magic      "NVHO"
 //	          4  2  version    2
 //	          6  2  kind
-//	1 begin   8  4  rank       -1 is the singleton partition's
+//	1 begin   8  4  rank       -1: the singleton partition
 //	         12  4  size       of the job
-//	         16  8  number     that others know the process by
+//	         16  8  number     by which other processes address this one
 //	         24  4  pid        for messages
-//	                           its listening socket comes along
+//	                           descriptor: the socket on which the process listens
 //	2 file    8  8  handle
 //	         16  8  inode
-//	         24  8  directory  inode of the one that its path begins at
+//	         24  8  directory  inode at which the path begins
 //	         32  8  offset
 //	         40  4  flags      of open(2)
-//	         44  4  errno      why what was written to it may not be there; 0
-//	         48  4  what       1 a directory
+//	         44  4  errno      of a write that has failed; 0: none has
+//	         48  4  what       bits: 1 directory, 2 without a name and not kept (fileNameless)
 //	         52  4  length     of the path, which follows
-//	3 watch   8  8  handle     of a file before it
-//	         16  4  what       1 what others write past the library comes here
-//	                           the owner's end of a sharing socket comes along
-//	4 caller  8  4  process    whose record locks end with the connection; 0
-//	         12  4  count      of the mappings that it has, 16 bytes each:
+//	3 watch   8  8  handle     of a file packet before this one
+//	         16  4  what       1: data is relayed (relay.go)
+//	                           descriptor: the owner's end of a sharing socket
+//	4 caller  8  4  process    whose record locks end with the connection; 0: none
+//	         12  4  count      of the mappings of the connection, 16 bytes each:
 //	          -  8  handle
-//	          -  8  times
-//	                           the connection comes along
+//	          -  8  times      how often it is mapped
+//	                           descriptor: the connection
 //	5 lock    8  8  inode
-//	         16  8  owner      the handle, or the negative number of the process
-//	         24  8  by         the handle that it was asked for through
+//	         16  8  owner      a handle, or a negative process ID
+//	         24  8  by         the handle of the call that took the lock
 //	         32  8  start
-//	         40  8  end        2^63-1 is that of every file
-//	         48  4  what       1 to write, 2 of flock
+//	         40  8  end        2^63-1: without end
+//	         48  4  what       bits: 1 for writing, 2 flock
 //	6 memory  8  8  inode
-//	         16  8  size       of it, in bytes
-//	         24  8  writer     the handle that it is written through; 0
-//	                           the memory of the file's mappings comes along
-//	7 clean   8  8  inode      of memory that has a writer
-//	                           what that memory was when it was saved comes along
+//	         16  8  size       in bytes
+//	         24  8  writer     the handle by which changes are written; 0: none
+//	                           descriptor: the memory of the file's mappings
+//	7 clean   8  8  inode      of a memory packet with a writer
+//	                           descriptor: the copy of that memory (mapping.clean)
 //	8 end     8  4  count      of the packets before
-//	9 answer  8  4  errno      0: taken
+//	9 answer  8  4  errno      0: the successor has taken over
 //
 // testdata/handover.hex has one of each.
 const (
 	handOverMagic   = "NVHO"
 	handOverVersion = 2
-	handOverMax     = 1 << 14 // bytes of a packet
+	handOverMax     = 1 << 14 // the most bytes of a packet
 )
 
 // A kind of packet.
@@ -78,23 +78,23 @@ const (
 	kindAnswer
 )
 
-// What a file is, in a kindFile.
+// The bits of what in a packet of kindFile.
 const (
 	fileIsDir    = 1
-	fileNameless = 2 // and nobody keeps it but who mounts its file system for writing
+	fileNameless = 2 // the file has no name, and is kept only if the successor opens the mount for writing
 )
 
-// handOverSizes are the bytes of each kind, without what follows in some.
+// handOverSizes has the bytes of each kind, without the path or the mappings that follow.
 var handOverSizes = [...]int{kindBegin: 28, kindFile: 56, kindWatch: 20, kindCaller: 16, kindLock: 52, kindMemory: 32, kindClean: 16, kindEnd: 12, kindAnswer: 12}
 
-// withDescriptor are the kinds with which a descriptor comes.
+// withDescriptor says whether packets of a kind have a descriptor.
 func (k handOverKind) withDescriptor() bool {
 	return k == kindBegin || k == kindWatch || k == kindCaller || k == kindMemory || k == kindClean
 }
 
 var errHandOver = fmt.Errorf("not what a process of this version hands over: %w", syscall.EPROTO)
 
-// packet is one of them. b has the fields, fd the descriptor that comes along, or -1.
+// packet is a packet. b has the bytes, fd is the descriptor; -1: none.
 type packet struct {
 	kind handOverKind
 	b    []byte
@@ -122,7 +122,7 @@ func (p *packet) get64(at int) int64     { return int64(binary.LittleEndian.Uint
 func (p *packet) handle(at int) Handle   { return Handle(p.get64(at)) }
 func (p *packet) ino(at int) microfs.Ino { return microfs.Ino(p.get64(at)) }
 
-// parsePacket says whether b is one of the packets, and its fields may be looked at.
+// parsePacket checks that b is a packet with all the fields of its kind.
 func parsePacket(b []byte, fd int) (*packet, error) {
 	if len(b) < 8 || string(b[:4]) != handOverMagic || binary.LittleEndian.Uint16(b[4:]) != handOverVersion {
 		return nil, errHandOver
@@ -144,7 +144,7 @@ func parsePacket(b []byte, fd int) (*packet, error) {
 	return p, nil
 }
 
-// sendPacket sends one over a socket that waits.
+// sendPacket sends a packet over a blocking socket.
 func sendPacket(socket int, p *packet) error {
 	var rights []byte
 	if p.fd >= 0 {
@@ -158,7 +158,7 @@ func sendPacket(socket int, p *packet) error {
 	}
 }
 
-// receivePacket receives one. Its descriptor is the caller's, also of what is no packet.
+// receivePacket receives a packet. The caller owns its descriptor. If the bytes are no packet, receivePacket closes the descriptor.
 func receivePacket(socket int, buf []byte) (*packet, error) {
 	oob := make([]byte, unix.CmsgSpace(4*16))
 	n, oobn, flags, _, err := unix.Recvmsg(socket, buf, oob, unix.MSG_CMSG_CLOEXEC)

@@ -15,46 +15,42 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// A process shares an open file with other processes by a descriptor that stands for
-// the file: a unix socket with a name made of the server's number and the handle. Forked
-// children and executed programs inherit the socket, and it can be duplicated and sent. A process with this library
-// reads the name of the socket (getsockname) and knows which file of which process it is.
-// A program without this library can write to the socket if the file is open for writing (relay.go). Otherwise the
-// socket only listens, and a write is ENOTCONN. A read is EINVAL or EAGAIN,
-// and opening the socket by its path in /proc is ENXIO.
+// A process shares an open file with other processes by a unix socket, whose name has the number of the server and the handle of the
+// file. Forked children and executed programs inherit the socket, and it can be duplicated and sent. A process with this library
+// reads the name (getsockname) and knows which file of which process it is. A program without this library can write to the
+// socket if the file is open for writing (relay.go). Otherwise the socket only listens, and write fails with ENOTCONN. read fails
+// with EINVAL or EAGAIN, and opening the socket by its path in /proc fails with ENXIO.
 //
-// The owner has the other end of the socket. The kernel hangs it up
-// when the last descriptor of the socket in any process is closed:
-// then the other processes have closed the open file.
+// The owner has the other end of the socket. The kernel hangs up that end when the last descriptor of the socket in any process is
+// closed. Then the other processes have closed the open file, and the sharing ends.
 
-// watch is that end.
+// watch is the owner's end.
 type watch struct {
 	*os.File
 	relay *relay // if the file is open for writing
 
-	end sync.Once
-	err error // of the end, once that is done
+	end sync.Once // ends the sharing
+	err error     // the result of that
 
-	// foreign is set when the owner's own descriptors are plain again: only
-	// others have the socket, and the next child gets another one.
-	foreign atomic.Bool
-	over    atomic.Bool
-	older   *watch // which is foreign
+	// detached says that the owner has no descriptor of the socket any more: only other processes have. If the file is shared again,
+	// it gets another socket.
+	detached atomic.Bool
+	finished atomic.Bool
+	older    *watch // the sharing before, which is detached
 
 	stopped chan struct{} // closed when the goroutine that waits for the end has returned
 }
 
-// sharedName is the name of an open file's socket, and serverName that of the
-// server's. shim/remote/socketname.c and shim/remote/remote.c know them too.
-// The part behind the handle is random, so no other process can bind the name first.
+// sharedName returns the name of an open file's socket, and serverName the address of a server. shim/remote/socketname.c and
+// shim/remote/remote.c parse and make the same names. The last part of sharedName is random, so that no other process can bind
+// the name first.
 func sharedName(server uint64, h Handle) string {
 	return fmt.Sprintf("@nvmecr:%016x:%016x:%s", server, uint64(h), rand.Text())
 }
 func serverName(server uint64) string { return fmt.Sprintf("@nvmecr:%016x", server) }
 
-// Share returns a new descriptor that stands for the open file in other
-// processes, or 0 if it has been shared and still is. The caller puts it in
-// the place of the file's descriptors and closes it (ownfd).
+// Share returns a new socket of the open file; 0 if the file's descriptors are its socket already. The caller duplicates the socket onto
+// the descriptors of the file and closes it (ownfd).
 func (p *Process) Share(h Handle) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil || f.shared() {
@@ -67,7 +63,7 @@ func (p *Process) Share(h Handle) (int, error) {
 	if w != nil {
 		w.stopped = make(chan struct{})
 	}
-	if err == nil && !f.share(w) { // another thread shares it
+	if err == nil && !f.share(w) { // another thread has shared it
 		err = errors.Join(ownfd.CloseFile(w.File), ownfd.Close(socket))
 		socket = 0
 		return 0, errors.Join(err, p.releaseHandle(h))
@@ -82,7 +78,7 @@ func (p *Process) Share(h Handle) (int, error) {
 	return socket, nil
 }
 
-// watchFor waits for the end of a sharing, on a goroutine of its own.
+// watchFor starts a goroutine that waits for the end of a sharing.
 func (p *Process) watchFor(f *openFile, w *watch) {
 	go func() {
 		defer close(w.stopped)
@@ -97,17 +93,16 @@ func (p *Process) watchFor(f *openFile, w *watch) {
 	}()
 }
 
-// shared says that the process's own descriptors of the open file stand for it
-// in others too.
-func (f *openFile) shared() bool { return f.watch.Load().own() }
+// shared says whether the process's own descriptors of the open file are its socket.
+func (f *openFile) shared() bool { return f.watch.Load().attached() }
 
-func (w *watch) own() bool { return w != nil && !w.foreign.Load() }
+func (w *watch) attached() bool { return w != nil && !w.detached.Load() }
 
-// share makes w the newest watch, unless there is one of the process's own.
+// share makes w the newest watch, unless there is one that is attached.
 func (f *openFile) share(w *watch) bool {
 	for {
 		w.older = f.watch.Load()
-		if w.older.own() {
+		if w.older.attached() {
 			return false
 		}
 		if f.watch.CompareAndSwap(w.older, w) {
@@ -116,7 +111,7 @@ func (f *openFile) share(w *watch) bool {
 	}
 }
 
-// newSharedSocket makes the socket of an open file, and the connection to it.
+// newSharedSocket makes the socket of an open file, and the owner's end of it.
 func (p *Process) newSharedSocket(f *openFile) (int, *watch, error) {
 	number, err := p.serve()
 	if err != nil {
@@ -124,7 +119,7 @@ func (p *Process) newSharedSocket(f *openFile) (int, *watch, error) {
 	}
 	name := &unix.SockaddrUnix{Name: sharedName(number, f.handle)}
 	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
-		socket, end, err := connected(name)
+		socket, end, err := relayPair(name)
 		write := func(b []byte) (int, error) { return p.Write(f.handle, b, NoLimit) }
 		return socket, &watch{File: end, relay: &relay{file: f, write: write}}, err
 	}
@@ -143,8 +138,8 @@ func (p *Process) newSharedSocket(f *openFile) (int, *watch, error) {
 	return socket, &watch{File: os.NewFile(uintptr(fd), name.Name)}, nil
 }
 
-// listenAt makes a socket that listens at a name. It is the runtime's: a child
-// that is forked meanwhile closes its copy: no other code would.
+// listenAt makes a socket that listens at a name. It is registered as a descriptor of the runtime (ownfd), so that a child that is
+// forked meanwhile closes its copy.
 func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -163,40 +158,40 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 	return fd, nil
 }
 
-// unshare ends the sharing that w watches, once: the open file has one
-// reference less. A concurrent call waits until that is done, and returns
-// the same error.
+// unshare ends the sharing that w watches, and drops its reference of the open file. It does so once: a concurrent call waits for that, and
+// returns the same error.
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
 		p.drain(w)
 		p.removeRelay(w)
 		p.server.ended(f.handle)
 		closed := ownfd.CloseFile(w.File)
-		last, err := p.drop(f)
+		last, err := p.unref(f)
 		w.err = errors.Join(closed, err)
 		if last {
 			return
 		}
-		// It may be shared again.
-		w.over.Store(true)
-		for v := f.watch.Load(); v != nil && v.over.Load(); v = f.watch.Load() {
+		// The file is still open and may be shared again: unlink w from the list.
+		w.finished.Store(true)
+		for v := f.watch.Load(); v != nil && v.finished.Load(); v = f.watch.Load() {
 			f.watch.CompareAndSwap(v, v.older)
 		}
 	})
 	return w.err
 }
 
-// closeShared ends the sharing of an open file of which no process has a descriptor
-// any more. The process that closed the last descriptor gets the error.
+// closeShared ends those sharings of an open file whose last descriptor has been closed, and returns the error to the process that has
+// closed it.
 func (p *Process) closeShared(f *openFile) error {
 	ended, err := p.closeHungUp(f)
 	if ended {
-		p.server.failed.Delete(f.handle) // the caller has heard of it
+		p.server.closeErrors.Delete(f.handle) // the caller gets the error
 		p.server.unreported.Delete(f.handle)
 	}
 	return err
 }
 
+// closeHungUp ends the sharings of an open file that have hung up.
 func (p *Process) closeHungUp(f *openFile) (ended bool, err error) {
 	for w := f.watch.Load(); w != nil; w = w.older {
 		if w.ended() {
@@ -207,7 +202,7 @@ func (p *Process) closeHungUp(f *openFile) (ended bool, err error) {
 	return ended, err
 }
 
-// ended says that the last descriptor of the other end has been closed.
+// ended says whether the other end has been closed in all processes.
 func (w *watch) ended() bool {
 	raw, err := w.SyscallConn()
 	if err != nil {
@@ -221,21 +216,22 @@ func (w *watch) ended() bool {
 	return err != nil || fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
-// ChooseNumber is told that the application is about to give a number of its choice to a descriptor, or if begins is 0 that it has.
+// ChooseNumber is called with 1 before the application gives a descriptor a number of its choice, and with 0 after that. In between the
+// runtime opens no descriptors.
 func (p *Process) ChooseNumber(begins int) error {
 	ownfd.Choose(begins != 0)
 	return nil
 }
 
-// Alone is told that the process ends, or if ends is 0 executes a program, and that no descriptor of this process stands for an open file in
-// others any more. It returns how many files others have nevertheless.
+// Alone is called before the process ends or, if ends is 0, executes a program, when no descriptor of this process is a socket of Share any
+// more. It returns how many open files and mappings other processes have.
 func (p *Process) Alone(ends int) (int, error) {
 	if ends != 0 && p.Ending != nil {
 		p.Ending()
 	}
 	p.files.each(func(f *openFile) {
 		if w := f.watch.Load(); w != nil {
-			w.foreign.Store(true)
+			w.detached.Store(true)
 		}
 	})
 	left := p.sharedFiles()
@@ -245,18 +241,17 @@ func (p *Process) Alone(ends int) (int, error) {
 	return left, nil
 }
 
-// askTime is how long after it has closed the last descriptor of an open file
-// another process may ask what came of that. It is counted in naps: on a busy machine,
-// where the other one has to wait for a processor, so has this one, and naps take longer.
+// closeQueryTime is how long a server that ends waits for other processes to ask for the result of closing a file. It is counted in
+// sleeps of closeQueryPause: on a busy machine both this process and the other one wait for a processor, and sleeps take longer.
 const (
-	askTime  = time.Second
-	askPause = time.Millisecond
+	closeQueryTime  = time.Second
+	closeQueryPause = time.Millisecond
 )
 
-// ended notes that a sharing has ended, and forgets those whose time for questions is over.
+// ended records that a sharing has ended, and drops old records.
 func (s *server) ended(h Handle) {
 	s.unreported.Range(func(old, at any) bool {
-		if time.Since(at.(time.Time)) > 60*s.askTime {
+		if time.Since(at.(time.Time)) > 60*s.closeQueryTime {
 			s.unreported.Delete(old)
 		}
 		return true
@@ -264,25 +259,25 @@ func (s *server) ended(h Handle) {
 	s.unreported.Store(h, time.Now())
 }
 
-// answerAll waits until no process is about to ask, or waits for an answer: a process without
-// an answer takes this one for killed.
+// answerAll waits until all processes that have closed a file have got the result, for closeQueryTime at most. A process that gets no
+// reply believes that this process was killed.
 func (s *server) answerAll() {
-	since := time.Now().Add(-s.askTime)
-	for naps := time.Duration(0); naps*askPause < s.askTime && s.hasUnreported(since); naps++ {
-		time.Sleep(askPause)
+	since := time.Now().Add(-s.closeQueryTime)
+	for sleeps := time.Duration(0); sleeps*closeQueryPause < s.closeQueryTime && s.hasUnreported(since); sleeps++ {
+		time.Sleep(closeQueryPause)
 	}
 }
 
-// hasUnreported says whether a process may still ask about a sharing that has ended since then, or waits for an
-// answer. It looks at requests before calls: a request becomes a call before it is answered.
-func (s *server) hasUnreported(since time.Time) (owes bool) {
+// hasUnreported says whether a connected process may still ask for the result of a sharing that has ended after since, or waits for a
+// reply. It looks at s.unreported before s.calls, because a request is counted in calls before its record is deleted.
+func (s *server) hasUnreported(since time.Time) (unreported bool) {
 	if hasPending(s.identity().listen.Load()) || s.connections.Load() > 0 {
 		s.unreported.Range(func(_, at any) bool {
-			owes = at.(time.Time).After(since)
-			return !owes
+			unreported = at.(time.Time).After(since)
+			return !unreported
 		})
 	}
-	return owes || s.calls.Load() > 0
+	return unreported || s.calls.Load() > 0
 }
 
 // hasPending says whether a connection waits to be accepted.
@@ -302,16 +297,17 @@ func hasPending(listen *os.File) bool {
 	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
+// sharedFiles returns how many open files and mappings other processes have. If they have none they cannot open any from now on.
 func (p *Process) sharedFiles() (left int) {
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
 	left = int(p.server.peerMappings.Load())
 	p.files.each(func(f *openFile) {
-		_, _ = p.closeHungUp(f) // what fails is said by who watches
+		_, _ = p.closeHungUp(f) // watchFor prints errors
 		if w := f.watch.Load(); w != nil && !w.ended() {
 			left++
 		}
 	})
-	p.server.leaving.Store(left == 0)
+	p.server.refusesOpens.Store(left == 0)
 	return left
 }

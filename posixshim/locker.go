@@ -8,7 +8,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// merged returns the locks of all owners in a range, as one set.
+// This file is about locks between processes on several hosts, which files of a job's tree have (vfs.Locker). To other processes the
+// locks of all owners of this process are one set.
+
+// merged returns the locks of all owners in a range, sorted and without overlaps.
 func merged(held []lock, start, end int64) []vfs.Held {
 	var all []vfs.Held
 	for _, h := range held {
@@ -18,7 +21,7 @@ func merged(held []lock, start, end int64) []vfs.Held {
 	}
 	slices.SortFunc(all, func(a, b vfs.Held) int { return cmp.Compare(a.Start, b.Start) })
 	n := 0
-	for _, h := range all { // those that overlap are for reading
+	for _, h := range all { // only locks for reading overlap
 		if n > 0 && h.Start < all[n-1].End {
 			all[n-1].End = max(all[n-1].End, h.End)
 			continue
@@ -51,19 +54,19 @@ func remoteConflict(f *openFile, l *lock) (*lock, error) {
 	return &lock{owner: ofProcess(pid), start: h.Start, end: h.End, write: h.Write}, nil
 }
 
-// reacquire takes the locks again of files that are in another mount now. A lock that another process has taken meanwhile is lost.
+// reacquire takes the locks again after the mount of their files was replaced. A lock that another process has taken meanwhile is lost.
 func (l *locks) reacquire(logf func(format string, args ...any)) {
 	if l.files.Load() == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, m := range []*map[microfs.Ino][]lock{&l.ranges, &l.whole} {
+	for _, m := range []*map[microfs.Ino][]lock{&l.ranges, &l.flocks} {
 		for ino, held := range *m {
 			f := held[0].by
-			if err := lockRemotely(f, m == &l.whole, everything(0), held); err != nil {
+			if err := lockRemotely(f, m == &l.flocks, wholeFile(0), held); err != nil {
 				logf("the locks on %s are lost: %v", f.path, err)
-				l.put(m, ino, nil)
+				l.store(m, ino, nil)
 			}
 		}
 	}

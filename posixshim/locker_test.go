@@ -89,16 +89,16 @@ func TestLocker(t *testing.T) {
 	found := unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 100}
 	assert.NoError(t, p.Lock(other, 1, unix.F_GETLK, bytesOf(&found)))
 	assert.Equal(t, unix.Flock_t{Type: unix.F_RDLCK, Start: 6, Len: 9, Pid: 2}, found, "what is here comes first")
-	p.locks.ended(2)
+	p.locks.processEnded(2)
 	assert.Equal(t, []told{{end: end, hold: []vfs.Held{{Start: 5, End: 6, Write: true}, {Start: 7, End: 10}, {Start: 20, End: end, Write: true}}}}, shared.taken())
 	found = unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 100}
 	assert.NoError(t, p.Lock(other, 1, unix.F_GETLK, bytesOf(&found)))
 	assert.Equal(t, unix.Flock_t{Type: unix.F_WRLCK, Start: 3, Len: 2, Pid: 99}, found)
 
 	assert.NoError(t, p.Flock(other, unix.LOCK_EX))
-	p.locks.gone(second)
-	p.locks.closed(first, 1)
-	p.locks.closed(first, 1)
+	p.locks.fileClosed(second)
+	p.locks.descriptorClosed(first, 1)
+	p.locks.descriptorClosed(first, 1)
 	assert.Equal(t, []told{{whole: true, end: end, hold: []vfs.Held{{Start: 0, End: end, Write: true}}}, {whole: true, end: end}, {end: end}}, shared.taken())
 	first.refs.Store(0)
 	assert.Equal(t, syscall.EBADF, lock(h, 1, unix.F_RDLCK, 0, 2), "it was closed meanwhile")

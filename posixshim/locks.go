@@ -13,32 +13,30 @@ import (
 	"nvmecr/microfs"
 )
 
-// Locks on files, as fcntl(2) and flock(2) have them, between the open files of
-// this process and the processes that it serves. Record locks belong to a
-// process; those of one do not meet each other, but those of open files
-// (F_OFD_SETLK). flock knows nothing of either, as on Linux. Who waits for a lock asks again: no call
-// waits in here.
+// Locks on files, fcntl(2) and flock(2), of this process and of the processes that it serves. Record locks belong to a process and do
+// not conflict with other record locks of that process. They do conflict with locks of open files (F_OFD_SETLK). Neither conflicts
+// with flock, as on Linux. No call waits for a lock: the shim repeats a call that has to wait.
 type locks struct {
-	files atomic.Int32 // that have a lock: mostly none
+	files atomic.Int32 // files that have a lock; mostly 0, which is read without mu
 
 	mu     sync.Mutex
 	ranges map[microfs.Ino][]lock // fcntl, lockf
-	whole  map[microfs.Ino][]lock // flock
+	flocks map[microfs.Ino][]lock // flock
 }
 
-// lock is one of a range [start, end).
+// lock is a lock of the range [start, end).
 type lock struct {
 	owner      Handle    // the open file, or ofProcess
-	by         *openFile // that it was asked for through
+	by         *openFile // the open file of the call that took it
 	start, end int64
 	write      bool
 }
 
-// ofProcess is the owner of the record locks of a process.
+// ofProcess returns the owner of the record locks of a process.
 func ofProcess(pid int) Handle { return Handle(-pid) }
 
-// everything is the whole range of a file, for an owner.
-func everything(owner Handle) *lock { return &lock{owner: owner, end: math.MaxInt64} }
+// wholeFile returns a lock of an owner whose range is the whole file.
+func wholeFile(owner Handle) *lock { return &lock{owner: owner, end: math.MaxInt64} }
 
 func (l *lock) overlaps(o *lock) bool { return l.start < o.end && o.start < l.end }
 
@@ -52,7 +50,7 @@ func conflict(held []lock, l *lock) *lock {
 	return nil
 }
 
-// without returns the locks without what l's owner has in l's range.
+// without returns the locks without those of l's owner in l's range.
 func without(held []lock, l *lock) []lock {
 	var rest []lock
 	for _, h := range held {
@@ -70,9 +68,8 @@ func without(held []lock, l *lock) []lock {
 	return rest
 }
 
-// joined returns the locks with l, which is one with those of its owner and kind
-// that it touches.
-func joined(held []lock, l lock) []lock {
+// insert returns the locks with l, which is merged with those of its owner and kind that it touches.
+func insert(held []lock, l lock) []lock {
 	var rest []lock
 	for _, h := range held {
 		if h.owner == l.owner && h.write == l.write && h.start <= l.end && l.start <= h.end {
@@ -84,8 +81,8 @@ func joined(held []lock, l lock) []lock {
 	return append(rest, l)
 }
 
-// put stores the locks of a file. The caller holds l.mu.
-func (l *locks) put(m *map[microfs.Ino][]lock, ino microfs.Ino, held []lock) {
+// store sets the locks of a file. The caller holds l.mu.
+func (l *locks) store(m *map[microfs.Ino][]lock, ino microfs.Ino, held []lock) {
 	if *m == nil {
 		*m = make(map[microfs.Ino][]lock)
 	}
@@ -94,14 +91,14 @@ func (l *locks) put(m *map[microfs.Ino][]lock, ino microfs.Ino, held []lock) {
 	} else {
 		delete(*m, ino)
 	}
-	l.files.Store(int32(len(l.ranges) + len(l.whole)))
+	l.files.Store(int32(len(l.ranges) + len(l.flocks)))
 }
 
 // Lock is fcntl(2) with F_GETLK, F_SETLK, F_OFD_GETLK or F_OFD_SETLK; raw is
 // the struct flock, and pid the process whose record locks are meant. EAGAIN if
 // another owner has it.
 func (p *Process) Lock(h Handle, pid, cmd int, raw []byte) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
@@ -130,7 +127,7 @@ func (p *Process) Lock(h Handle, pid, cmd int, raw []byte) error {
 			found, err = remoteConflict(f, &want)
 		}
 		if err == nil {
-			tell(arg, found)
+			fillFlock(arg, found)
 		}
 		return err
 	}
@@ -144,10 +141,10 @@ func (p *Process) Lock(h Handle, pid, cmd int, raw []byte) error {
 	if conflict(held, &want) != nil {
 		return syscall.EAGAIN
 	}
-	return l.set(&l.ranges, &want, joined(without(held, &want), want), true)
+	return l.set(&l.ranges, &want, insert(without(held, &want), want), true)
 }
 
-// wanted returns the range that a struct flock means.
+// wanted returns a lock with the range and the kind of a struct flock.
 func (f *openFile) wanted(arg *unix.Flock_t) (lock, error) {
 	if arg.Type != unix.F_RDLCK && arg.Type != unix.F_WRLCK && arg.Type != unix.F_UNLCK {
 		return lock{}, syscall.EINVAL
@@ -156,7 +153,7 @@ func (f *openFile) wanted(arg *unix.Flock_t) (lock, error) {
 	switch arg.Whence {
 	case unix.SEEK_SET:
 	case unix.SEEK_CUR:
-		base = f.tell()
+		base = f.position()
 	case unix.SEEK_END:
 		attr, err := f.current().Stat()
 		if err != nil {
@@ -186,8 +183,8 @@ func (f *openFile) wanted(arg *unix.Flock_t) (lock, error) {
 	return lock{start: start, end: end, write: arg.Type == unix.F_WRLCK}, nil
 }
 
-// tell puts what is in the way, if anything, into the answer of F_GETLK.
-func tell(arg *unix.Flock_t, l *lock) {
+// fillFlock puts the conflicting lock, if there is one, into the struct flock of F_GETLK.
+func fillFlock(arg *unix.Flock_t, l *lock) {
 	if l == nil {
 		arg.Type = unix.F_UNLCK
 		return
@@ -206,7 +203,7 @@ func tell(arg *unix.Flock_t, l *lock) {
 
 // Flock is flock(2), without waiting: EAGAIN if another open file has it.
 func (p *Process) Flock(h Handle, operation int) error {
-	f, err := p.described(h)
+	f, err := p.getForIO(h)
 	if err != nil {
 		return err
 	}
@@ -214,41 +211,41 @@ func (p *Process) Flock(h Handle, operation int) error {
 	l := &p.locks
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := without(l.whole[f.current().Ino()], &want)
+	held := without(l.flocks[f.current().Ino()], &want)
 	switch {
 	case operation == unix.LOCK_UN:
-		return l.set(&l.whole, &want, held, false)
+		return l.set(&l.flocks, &want, held, false)
 	case conflict(held, &want) != nil:
 		return syscall.EAGAIN
 	}
-	return l.set(&l.whole, &want, append(held, want), true)
+	return l.set(&l.flocks, &want, append(held, want), true)
 }
 
-// set makes after the locks of want's file, which differ from those there are in want's range. What is taken has to
-// be agreed to, and stays unless the file was closed meanwhile: then no other call would drop it. What is given up is
-// given up, whatever the error is. The caller holds l.mu.
+// set makes after the locks of want's file. They differ from the present ones only in want's range. If take is set, other processes
+// have to agree (lockRemotely), and the lock is dropped again if the file was closed meanwhile: no later call would drop it. If take is
+// not set, locks are released, whatever error is returned. The caller holds l.mu.
 func (l *locks) set(m *map[microfs.Ino][]lock, want *lock, after []lock, take bool) error {
 	f := want.by
 	ino := f.current().Ino()
-	err := lockRemotely(f, m == &l.whole, want, after)
+	err := lockRemotely(f, m == &l.flocks, want, after)
 	if take && err != nil {
-		if !errors.Is(err, syscall.EAGAIN) { // it may have been granted, and has no owner
-			_ = lockRemotely(f, m == &l.whole, want, (*m)[ino])
+		if !errors.Is(err, syscall.EAGAIN) { // another error may hide that the lock was granted: release it
+			_ = lockRemotely(f, m == &l.flocks, want, (*m)[ino])
 		}
 		return err
 	}
-	l.put(m, ino, after)
+	l.store(m, ino, after)
 	if take && f.refs.Load() == 0 {
-		l.forget(f)
+		l.dropAll(f)
 		return syscall.EBADF
 	}
 	return err
 }
 
-// give drops what an owner has of a file. What could not be published of it is told by the next sync or
-// close. The caller holds l.mu.
-func (l *locks) give(m *map[microfs.Ino][]lock, f *openFile, owner Handle) {
-	all := everything(owner)
+// drop releases the locks that an owner has on a file. If other processes cannot be told, the next fsync or close returns the error.
+// The caller holds l.mu.
+func (l *locks) drop(m *map[microfs.Ino][]lock, f *openFile, owner Handle) {
+	all := wholeFile(owner)
 	all.by = f
 	held := (*m)[f.current().Ino()]
 	if rest := without(held, all); len(rest) < len(held) {
@@ -256,39 +253,38 @@ func (l *locks) give(m *map[microfs.Ino][]lock, f *openFile, owner Handle) {
 	}
 }
 
-// closed drops the record locks of a process that has closed a descriptor of f.
-func (l *locks) closed(f *openFile, process int) {
+// descriptorClosed releases the record locks on f of a process that has closed a descriptor of it.
+func (l *locks) descriptorClosed(f *openFile, process int) {
 	if l.files.Load() == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.give(&l.ranges, f, ofProcess(process))
+	l.drop(&l.ranges, f, ofProcess(process))
 }
 
-// gone drops the locks that go with the last descriptor of f: its own, and
-// those of every process that has asked for one through it.
-func (l *locks) gone(f *openFile) {
+// fileClosed releases the locks that end with the last descriptor of f: its own, and the record locks that were taken through it.
+func (l *locks) fileClosed(f *openFile) {
 	if l.files.Load() == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forget(f)
+	l.dropAll(f)
 }
 
-// forget is gone, for one who holds l.mu.
-func (l *locks) forget(f *openFile) {
+// dropAll is fileClosed. The caller holds l.mu.
+func (l *locks) dropAll(f *openFile) {
 	for _, h := range l.ranges[f.current().Ino()] {
 		if h.by == f {
-			l.give(&l.ranges, f, h.owner)
+			l.drop(&l.ranges, f, h.owner)
 		}
 	}
-	l.give(&l.whole, f, f.handle)
+	l.drop(&l.flocks, f, f.handle)
 }
 
-// ended drops the record locks of a process that has ended.
-func (l *locks) ended(process int) {
+// processEnded releases the record locks of a process that has ended.
+func (l *locks) processEnded(process int) {
 	if process == 0 || l.files.Load() == 0 {
 		return
 	}
@@ -297,16 +293,16 @@ func (l *locks) ended(process int) {
 	for _, held := range l.ranges {
 		for _, h := range held {
 			if h.owner == ofProcess(process) {
-				l.give(&l.ranges, h.by, h.owner)
+				l.drop(&l.ranges, h.by, h.owner)
 			}
 		}
 	}
 }
 
-// forgetAll drops all locks: what they are on is closed, or another process has it.
-func (l *locks) forgetAll() {
+// clear removes all locks: their files are closed, or have been handed over.
+func (l *locks) clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ranges, l.whole = nil, nil
+	l.ranges, l.flocks = nil, nil
 	l.files.Store(0)
 }

@@ -14,24 +14,21 @@ import (
 	"nvmecr/microfs"
 )
 
-// A file that is mapped shared is copied into memory of the kernel (a memfd),
-// which all mappings of the file in this process, in its forked children, and in
-// processes that it serves (remotemap.go) show. What is written to the file through descriptors goes there as well;
-// what is written to the memory goes to the file with msync, munmap,
-// MPI_Finalize and the end of the process: what was changed (changes.go). What is in
-// the file is always what was there at one of those points, or was written. Of a file
-// that nobody writes to by memory the kernel may show the file itself instead (view.go).
+// A file that is mapped shared is copied into a memfd. All mappings of the file show that memory: those of this process, of its forked
+// children, and of the processes that it serves (remotemap.go). Writes to the file through descriptors are copied to the memory.
+// Changes of the memory (changes.go) are written to the file by msync, munmap, MPI_Finalize and at the end of the process, and at
+// no other time. A file that is not written by way of memory may be mapped from the view instead (view.go).
 type mapping struct {
 	memory
-	clean memory     // what the memory was when it was read or saved, if there is a writer
-	mu    sync.Mutex // in front of what is written to the file, too
-	refs  int
-	size  int64  // of the file and of the memory
-	have  []bool // which chunks have been read from the file
+	clean  memory     // a copy of the memory as it was when it was last read or written back, if there is a writer
+	mu     sync.Mutex // guards the fields but refs; also held while the file is written through descriptors
+	refs   int        // mappings; guarded by mappings.mu
+	size   int64      // of the file and of the memory
+	loaded []bool     // which chunks have been read from the file
 
-	writer *openFile // what the memory is written through; nil if it may not be written
+	writer *openFile // the open file by which changes are written; nil: no mapping is writable
 
-	view int // descriptor of the kernel's file; -1 if that is not mapped
+	view int // descriptor of the file in the view; -1: none
 }
 
 // mapChunk is how much is read at a time when a part of a file is mapped.
@@ -39,22 +36,22 @@ const mapChunk = 1 << 20
 
 const page = 4096
 
-// mappings are those of a process.
+// mappings has the mapped files of a process.
 type mappings struct {
-	count atomic.Int32 // mostly 0
-	mu    sync.Mutex   // in front of mapping.mu
+	count atomic.Int32 // len(files); mostly 0, which is read without mu
+	mu    sync.Mutex   // taken before mapping.mu
 	files map[microfs.Ino]*mapping
 }
 
-// What Map is asked for: NV_MAP_* of shim/wire.h.
+// The bits of how in Map: NV_MAP_* of shim/wire.h.
 const (
 	MapShared = 1
 	MapWrite  = 2
 )
 
-// Map prepares a mapping of [off, off+n) and returns the descriptor to map: for
-// a shared one it is the runtime's, until Unmap; for a private one the caller's
-// to close. With the bit MapKept it is the runtime's for a private one, too. EBADF, EACCES, ENODEV, EINVAL.
+// Map prepares a mapping of [off, off+n) and returns the descriptor to map. The descriptor of a shared mapping stays open until Unmap.
+// The caller closes that of a private mapping, unless the result has the bit MapKept: then it stays open until Unmap too. Errors
+// are EBADF, EACCES, ENODEV and EINVAL.
 func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -86,13 +83,13 @@ func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 		m = newMapping()
 	}
 	if m.fd < 0 {
-		if err := m.remember(f); err != nil {
+		if err := m.allocate(f); err != nil {
 			return 0, err
 		}
 	}
-	err = m.fill(p, f, off, n)
+	err = m.load(p, f, off, n)
 	if err == nil && access == syscall.O_RDWR {
-		err = m.keepClean()
+		err = m.allocateClean()
 	}
 	if err == nil {
 		err = p.Retain(h)
@@ -124,9 +121,9 @@ func (t *mappings) add(ino microfs.Ino, m *mapping) {
 
 func (p *Process) mapPrivate(f *openFile, off, n int64) (int, error) {
 	m := newMapping()
-	err := m.remember(f)
+	err := m.allocate(f)
 	if err == nil {
-		err = m.fill(p, f, off, n)
+		err = m.load(p, f, off, n)
 	}
 	if err != nil {
 		m.free()
@@ -140,8 +137,8 @@ func newMapping() *mapping {
 	return &mapping{memory: memory{fd: -1}, clean: memory{fd: -1}, view: -1}
 }
 
-// remember makes memory of the size of a file, with nothing of it yet.
-func (m *mapping) remember(f *openFile) error {
+// allocate makes memory of the size of a file. No chunk is loaded.
+func (m *mapping) allocate(f *openFile) error {
 	attr, err := f.current().Stat()
 	if err != nil {
 		return err
@@ -152,14 +149,14 @@ func (m *mapping) remember(f *openFile) error {
 		return err
 	}
 	if err := m.resize(attr.Size, false); err != nil {
-		m.forget()
+		m.freeMemory()
 		return err
 	}
 	return nil
 }
 
-// keepClean makes the copy that changes are told by. Until now the memory could not be written.
-func (m *mapping) keepClean() (err error) {
+// allocateClean makes the copy by which changes are found. It is called before the memory can be written.
+func (m *mapping) allocateClean() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.clean.fd >= 0 {
@@ -181,17 +178,17 @@ func (m *mapping) keepClean() (err error) {
 	})
 }
 
-// forget gives the memory back.
-func (m *mapping) forget() {
+// freeMemory frees the memory and the copy.
+func (m *mapping) freeMemory() {
 	m.memory.free()
 	m.clean.free()
-	m.size, m.have = 0, nil
+	m.size, m.loaded = 0, nil
 }
 
-// free gives everything back.
+// free frees the memory and closes the descriptor of the view.
 func (m *mapping) free() {
 	if m.fd >= 0 {
-		m.forget()
+		m.freeMemory()
 	}
 	if m.view >= 0 {
 		_ = ownfd.Close(m.view) // it was only read
@@ -199,13 +196,12 @@ func (m *mapping) free() {
 	}
 }
 
-// resize makes the memory as long as the file is now. have says that what is
-// new is zeros in the file.
-func (m *mapping) resize(size int64, have bool) error {
+// resize gives the memory the size of the file. loaded says that new chunks are zero in the file and need not be read.
+func (m *mapping) resize(size int64, loaded bool) error {
 	if size == m.size {
 		return nil
 	}
-	var limit unix.Rlimit // the memory is a file to the kernel, and no program expects SIGXFSZ here
+	var limit unix.Rlimit // RLIMIT_FSIZE applies to a memfd: ftruncate would raise SIGXFSZ, which no program expects here
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err == nil && size > m.size && uint64(size) > limit.Cur {
 		return fmt.Errorf("memory for a mapped file (ulimit -f): %w", syscall.EFBIG)
 	}
@@ -214,14 +210,14 @@ func (m *mapping) resize(size int64, have bool) error {
 	}
 	m.size = size
 	chunks := int((size + mapChunk - 1) / mapChunk)
-	for len(m.have) < chunks {
-		m.have = append(m.have, have)
+	for len(m.loaded) < chunks {
+		m.loaded = append(m.loaded, loaded)
 	}
-	m.have = m.have[:chunks]
+	m.loaded = m.loaded[:chunks]
 	return nil
 }
 
-// chunks calls do for the chunks of [off, off+n) that the file has.
+// chunks calls do for the chunks of [off, off+n) up to the end of the file.
 func (m *mapping) chunks(off, n int64, do func(i int, start, end int64) error) error {
 	end := min(m.size, off+n)
 	for i := off / mapChunk; i*mapChunk < end; i++ {
@@ -232,9 +228,8 @@ func (m *mapping) chunks(off, n int64, do func(i int, start, end int64) error) e
 	return nil
 }
 
-// inHole returns a function that says whether there is nothing in [start, end),
-// neither in the memory nor in what seekData is of, when it is called with rising ones: of
-// a large file with little in it, as LMDB maps, only that little is looked at.
+// inHole returns a function that says whether [start, end) is a hole both in the memory and in the file of seekData. It is called with
+// ascending ranges. It makes sparse files cheap: LMDB maps a large file with little data.
 func (m *mapping) inHole(seekData func(int64) (int64, error)) func(start, end int64) bool {
 	data := int64(-1)
 	return func(start, end int64) bool {
@@ -245,8 +240,7 @@ func (m *mapping) inHole(seekData func(int64) (int64, error)) func(start, end in
 	}
 }
 
-// nextData is where seek finds data: behind everything if there is none, and at
-// once if that cannot be told.
+// nextData returns the offset of the first data from at on: MaxInt64 if there is none, at if seek fails.
 func nextData(at int64, seek func(int64) (int64, error)) int64 {
 	switch data, err := seek(at); {
 	case err == nil:
@@ -258,14 +252,14 @@ func nextData(at int64, seek func(int64) (int64, error)) int64 {
 	}
 }
 
-// fill reads what is not there yet of [off, off+n).
-func (m *mapping) fill(p *Process, f *openFile, off, n int64) error {
+// load reads the chunks of [off, off+n) that have not been read yet.
+func (m *mapping) load(p *Process, f *openFile, off, n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	hole := m.inHole(f.current().SeekData)
 	return m.chunks(off, n, func(i int, start, end int64) error {
-		if m.have[i] || hole(start, end) {
-			m.have[i] = true
+		if m.loaded[i] || hole(start, end) {
+			m.loaded[i] = true
 			return nil
 		}
 		to := m.data[start:end]
@@ -283,12 +277,12 @@ func (m *mapping) fill(p *Process, f *openFile, off, n int64) error {
 			got += n
 		}
 		copy(m.data[start:end], to)
-		m.have[i] = true
+		m.loaded[i] = true
 		return nil
 	})
 }
 
-// Unmap notes that one of the mappings that Map was asked for is gone.
+// Unmap drops a mapping that Map has prepared.
 func (p *Process) Unmap(h Handle) error {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -305,7 +299,7 @@ func (p *Process) Unmap(h Handle) error {
 			t.count.Store(int32(len(t.files)))
 			writer = m.writer
 			m.free()
-			f.viewed.Store(false)
+			f.mappedFromView.Store(false)
 		}
 	}
 	t.mu.Unlock()
@@ -326,25 +320,25 @@ func (p *Process) Msync(h Handle, off, n int64) error {
 	if m == nil || m.writer == nil {
 		return nil
 	}
-	if err := m.save(off, n); err != nil {
+	if err := m.writeBack(off, n); err != nil {
 		return err
 	}
 	return f.current().Sync()
 }
 
-// saveMapping writes all that has changed in the memory of a file.
-func (p *Process) saveMapping(h Handle) error {
+// writeBackMapping writes all changes of the memory of a file to the file.
+func (p *Process) writeBackMapping(h Handle) error {
 	f, err := p.files.get(h)
 	if err != nil {
 		return err
 	}
 	if m := p.mapped(f); m != nil && m.writer != nil {
-		return m.save(0, math.MaxInt64)
+		return m.writeBack(0, math.MaxInt64)
 	}
 	return nil
 }
 
-// SyncMappings does so for all mapped files.
+// SyncMappings writes the changes of the memory of all mapped files to the files.
 func (p *Process) SyncMappings() error {
 	t := &p.maps
 	if t.count.Load() == 0 {
@@ -355,20 +349,21 @@ func (p *Process) SyncMappings() error {
 	var errs []error
 	for _, m := range t.files {
 		if m.writer != nil {
-			errs = append(errs, m.save(0, math.MaxInt64))
+			errs = append(errs, m.writeBack(0, math.MaxInt64))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// save writes what was changed.
-func (m *mapping) save(off, n int64) error {
+// writeBack writes the changes in [off, off+n) to the file.
+func (m *mapping) writeBack(off, n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.saveLocked(off, n)
+	return m.writeBackLocked(off, n)
 }
 
-func (m *mapping) saveLocked(off, n int64) error {
+// writeBackLocked is writeBack. The caller holds m.mu.
+func (m *mapping) writeBackLocked(off, n int64) error {
 	attr, err := m.writer.current().Stat()
 	if err == nil {
 		err = m.resize(attr.Size, true) // it may have been truncated by its path
@@ -379,11 +374,11 @@ func (m *mapping) saveLocked(off, n int64) error {
 	hole := m.inHole(m.clean.seekData)
 	now := make([]byte, min(mapChunk, m.size))
 	err = m.chunks(off, n, func(i int, start, end int64) error {
-		if !m.have[i] || hole(start, end) {
+		if !m.loaded[i] || hole(start, end) {
 			return nil
 		}
-		copy(now, m.data[start:end]) // others may be writing there
-		return m.saveChunk(start, m.clean.data[start:end], now[:end-start])
+		copy(now, m.data[start:end]) // the application may be writing to the memory
+		return m.writeBackChunk(start, m.clean.data[start:end], now[:end-start])
 	})
 	if err != nil {
 		return fmt.Errorf("what was written to the memory of %s, which is mapped, cannot be written to the file: %w", m.writer.path, err)
@@ -391,8 +386,8 @@ func (m *mapping) saveLocked(off, n int64) error {
 	return nil
 }
 
-// saveChunk writes what in a chunk at start of the file was changed, and notes that in clean.
-func (m *mapping) saveChunk(start int64, clean, now []byte) error {
+// writeBackChunk writes the changes of a chunk at start of the file, and updates clean.
+func (m *mapping) writeBackChunk(start int64, clean, now []byte) error {
 	for _, c := range changes(clean, now) {
 		n, err := m.writer.current().WriteAt([][]byte{now[c.start:c.end]}, start+int64(c.start))
 		copy(clean[c.start:], now[c.start:c.start+max(n, 0)])
@@ -406,7 +401,7 @@ func (m *mapping) saveChunk(start int64, clean, now []byte) error {
 	return nil
 }
 
-// mapped returns the mapping of a file, nil if it has none.
+// mapped returns the mapping of a file; nil if it has none.
 func (p *Process) mapped(f *openFile) *mapping {
 	t := &p.maps
 	if t.count.Load() == 0 {
@@ -417,24 +412,23 @@ func (p *Process) mapped(f *openFile) *mapping {
 	return t.files[f.current().Ino()]
 }
 
-// besideMapping calls do, which changes a file in another way than writing to
-// it, and brings the memory of one that is mapped up to date.
-func (p *Process) besideMapping(f *openFile, do func() error) error {
+// changeMapped calls do, which changes a file by another call than write. If the file is mapped it then updates the memory.
+func (p *Process) changeMapped(f *openFile, do func() error) error {
 	m := p.mapped(f)
 	if m == nil {
 		return do()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.writer != nil { // what do leaves of it is what the memory is to have
-		if err := m.saveLocked(0, m.size); err != nil {
+	if m.writer != nil { // changes of the memory have to be in the file before do
+		if err := m.writeBackLocked(0, m.size); err != nil {
 			return err
 		}
 	}
 	if err := do(); err != nil {
 		return err
 	}
-	m.renew(f)
+	m.refreshView(f)
 	if m.fd < 0 {
 		return nil
 	}
@@ -447,7 +441,7 @@ func (p *Process) besideMapping(f *openFile, do func() error) error {
 	}
 	hole := m.inHole(f.current().SeekData)
 	return m.chunks(0, m.size, func(i int, start, end int64) error {
-		if !m.have[i] || hole(start, end) {
+		if !m.loaded[i] || hole(start, end) {
 			return nil
 		}
 		_, err := f.current().ReadAt([][]byte{m.data[start:end]}, start)
@@ -482,12 +476,12 @@ func (p *Process) append(f *openFile, bufs [][]byte, limit int64) (int, int64, e
 	return n, end, errors.Join(err, m.mirror(f, bufs, end-int64(n), int64(n)))
 }
 
-// mirror takes the n bytes of bufs that were written to f at off into the memory.
+// mirror copies to the memory the n bytes of bufs that were written to f at off.
 func (m *mapping) mirror(f *openFile, bufs [][]byte, off, n int64) error {
 	if n <= 0 {
 		return nil
 	}
-	m.renew(f)
+	m.refreshView(f)
 	if m.fd < 0 {
 		return nil
 	}
@@ -498,7 +492,7 @@ func (m *mapping) mirror(f *openFile, bufs [][]byte, off, n int64) error {
 	}
 	for _, b := range bufs {
 		b = b[:min(int64(len(b)), n)]
-		copy(m.data[off:], b) // of a chunk that was not read it will be read again
+		copy(m.data[off:], b) // a chunk that is not loaded is read from the file later, with these bytes
 		if m.clean.fd >= 0 {
 			copy(m.clean.data[off:], b)
 		}

@@ -5,12 +5,10 @@ import (
 	"unsafe"
 )
 
-// maxTransfer is the most that one call moves, as on Linux: a larger one is
-// done in part.
+// maxTransfer is the most bytes that one call transfers, as on Linux. A larger call is a short one.
 const maxTransfer = 0x7ffff000
 
-// Memory is the application's memory at p as a slice, of at most maxTransfer
-// bytes. It is the application's for the length of the call only.
+// Memory returns n bytes of the application's memory at p as a slice, at most maxTransfer. The slice is valid until the call returns.
 func Memory(p unsafe.Pointer, n uintptr) []byte {
 	if p == nil || n == 0 {
 		return nil
@@ -18,8 +16,7 @@ func Memory(p unsafe.Pointer, n uintptr) []byte {
 	return unsafe.Slice((*byte)(p), min(n, maxTransfer))
 }
 
-// Vectors is the application's iovec at p. The shim has checked that n is at
-// least 0 and at most IOV_MAX.
+// Vectors returns the application's iovec at p as a slice. The shim has checked that n is from 0 to IOV_MAX.
 func Vectors(p unsafe.Pointer, n int32) []syscall.Iovec {
 	if p == nil || n <= 0 {
 		return nil

@@ -10,22 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a process that is served sends for one call, and what it gets. Both are
-// of this machine and of the same build, or the protocol number differs. All in
-// the byte order of the machine:
+// The request and the reply of a call that a server makes. Both processes are on this machine and of the same build; otherwise the
+// protocol numbers differ. Numbers are in the byte order of the machine. Columns are offset, bytes, field:
 //
-//	request: 0  4  protocol     of this layout and of calls.txt (internal/gen/remote.go)
+//	request: 0  4  protocol     a checksum of this layout and of calls.txt (internal/gen/remote.go)
 //	         4  4  call         its line in calls.txt
 //	         8  4  length       of the strings and data
 //	        12  4  -
-//	        16 48  six numbers: handles, flags, offsets, space for bytes
+//	        16 48  six numbers: handles, flags, offsets, sizes of the caller's buffers
 //	        64  -  strings and data, each with 4 bytes of length before it
 //	reply:   0  8  result       of the function of the runtime
-//	         8  4  length       of what follows these 16 bytes
-//	        12  4  flags        1 a descriptor comes along, 2 the connection ends
-//	        16  -  the bytes read, the attributes, or the path to go on with
+//	         8  4  length       of the bytes from 16 on
+//	        12  4  flags        1: with a descriptor, 2: the server closes the connection
+//	        16  -  the bytes read, the attributes, or the path or server of NV_OUTSIDE and NV_REDIRECT
 //
-// shim/remote/remote.c is the other end. testdata/messages.hex has examples.
+// shim/remote/remote.c is the client. testdata/messages.hex has examples.
 const (
 	requestHead = 64
 	replyHead   = 16
@@ -34,31 +33,29 @@ const (
 	replyLast       = 2
 )
 
-// maxMessage is the most that one message carries: a larger transfer is done
-// in part. remote.c cuts what it sends (NV_MAX_MESSAGE_DATA).
+// maxMessage is the most bytes of data in one message: NV_MAX_MESSAGE_DATA of remote.h. The client splits larger transfers.
 const maxMessage = 8 << 20
 
 var errMessage = fmt.Errorf("a process sends requests of another version of libnvmecr.so: %w", syscall.EPROTO)
 
-// A message is a request that is being worked on. The buffers are the
-// connection's and used again for the next.
+// A message is a request and its reply. A connection has one, and uses its buffers again for the next request.
 type message struct {
 	call    uint32
 	head    [requestHead]byte
-	numbers []byte // not yet taken
-	payload []byte
-	rest    []byte // of payload, not yet taken
-	bad     bool
-	process int  // whose record locks the connection has asked for, if any
-	byPath  bool // the call begins at a path, and can be made by another process
+	numbers []byte // of head, those that the call has not taken yet
+	payload []byte // the strings and data
+	rest    []byte // of payload, what the call has not taken yet
+	bad     bool   // the request has less than the call has tried to take
+	process int    // the process for which the connection has asked for record locks; 0: none
+	byPath  bool   // the call begins at a path, so the client can repeat it in another process
 
-	maps        map[Handle]int // how often the connection has mapped files
-	predecessor *predecessor   // whose handles it uses, if that is not nil
+	maps        map[Handle]int // by file, the mappings that the connection has
+	predecessor *predecessor   // whose handles the connection uses; nil: those of this process
 
-	buf   []byte          // what a call may fill
-	reply []byte          // the part of it that goes back; nil: as much as the result says
-	first [replyHead]byte // of the answer
-	parts [][]byte        // what is left of it to be sent
+	buf   []byte          // the buffer that a call fills
+	reply []byte          // the data of the reply; nil: the first bytes of buf, as many as the result says
+	first [replyHead]byte // the head of the reply
+	parts [][]byte        // the bytes of the reply that have not been sent yet
 }
 
 // receive reads the next request.
@@ -81,8 +78,7 @@ func (m *message) receive(r io.Reader) error {
 // maxPath is NV_PATH of shim/wire.h.
 const maxPath = 4096
 
-// sized returns b, or a larger slice, with n bytes. One that was needed for a
-// large transfer is not kept for small ones.
+// sized returns a slice of n bytes: b, or a new one if b is too small, or is much too large and would waste memory.
 func sized(b []byte, n int) []byte {
 	if cap(b) < n || cap(b) > 1<<20 && n < 1<<16 {
 		return make([]byte, n)
@@ -90,9 +86,10 @@ func sized(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// whole says that the request had what was taken from it, and no more.
-func (m *message) whole() bool { return !m.bad && len(m.rest) == 0 }
+// complete says whether the call has taken all strings and data of the request, and the request had all that it has taken.
+func (m *message) complete() bool { return !m.bad && len(m.rest) == 0 }
 
+// number takes the next number of the request.
 func (m *message) number() int64 {
 	if len(m.numbers) < 8 {
 		m.bad = true
@@ -107,7 +104,7 @@ func (m *message) handle() Handle { return m.predecessor.handle(Handle(m.number(
 func (m *message) int() int       { return int(m.number()) }
 func (m *message) uint() uint32   { return uint32(m.number()) }
 
-// data takes the next string of bytes. It is the message's own.
+// data takes the next string or data of the request. The slice is valid until the next request.
 func (m *message) data() []byte {
 	if len(m.rest) < 4 {
 		m.bad = true
@@ -131,13 +128,13 @@ func (m *message) pathAt() PathAt {
 	return PathAt{Dir: m.handle(), Path: m.string()}
 }
 
-// locker is the number of the process that has sent the request.
-func (m *message) locker() int {
+// lockOwner takes the ID of the process that has sent the request.
+func (m *message) lockOwner() int {
 	m.process = m.int()
 	return m.process
 }
 
-// exchange is data that goes back changed.
+// exchange takes data that the call changes and the reply returns.
 func (m *message) exchange() []byte {
 	data := m.data()
 	if m.number() != int64(len(data)) {
@@ -147,7 +144,7 @@ func (m *message) exchange() []byte {
 	return data
 }
 
-// replyBuffer is a buffer of as many bytes as the caller has space for.
+// replyBuffer takes the size of the caller's buffer, and returns a buffer of that size for the reply.
 func (m *message) replyBuffer() []byte {
 	n := m.number()
 	if n < 0 {
@@ -158,6 +155,7 @@ func (m *message) replyBuffer() []byte {
 	return m.buf
 }
 
+// vector returns an iovec of one element.
 func vector(b []byte) []syscall.Iovec {
 	if len(b) == 0 {
 		return nil
@@ -165,13 +163,13 @@ func vector(b []byte) []syscall.Iovec {
 	return []syscall.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 }
 
-// structure returns the reply buffer of a call that fills a structure: the structure goes back as a whole.
+// structure returns the reply buffer for a structure, of which all bytes are returned.
 func (m *message) structure() []byte {
 	m.reply = m.replyBuffer()
 	return m.reply
 }
 
-// answer is what goes back: a head and what follows it.
+// answer returns the head and the data of the reply.
 func (m *message) answer(result int64, flags uint32) (head, body []byte) {
 	head, body = m.first[:], m.reply
 	if body == nil && result > 0 {
@@ -186,7 +184,7 @@ func (m *message) answer(result int64, flags uint32) (head, body []byte) {
 	return head, body
 }
 
-// send sends an answer, and with it the descriptor, if that is not 0.
+// send sends the reply, with a descriptor if that is not 0.
 func (m *message) send(to syscall.RawConn, result int64, flags uint32, descriptor int) error {
 	var rights []byte
 	if descriptor != 0 {

@@ -12,14 +12,13 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// defaultMaxAge is how old what a reader sees may be. A process that reads while
-// another one writes looks again after this time: less than it takes a shell
-// to run a command and look at what that left. Where looking takes long, for a
-// command as well as for us, it is after half the time that it took last.
+// defaultMaxAge is how long a mount for reading is used before the process checks whether another process has changed the partition.
+// It is less than a shell takes to run a command and look at the command's output. If opening the mount takes longer, the maximum
+// age is half of that time.
 const defaultMaxAge = 2 * time.Millisecond
 
-// acquire returns the file system, opening the mount, looking again, or opening it for
-// writing, as needed. The caller calls p.mu.RUnlock when it is done with it.
+// acquire returns the file system. It first opens the mount, or opens it again, for writing if write is set, where that is needed. The
+// caller calls p.mu.RUnlock when it has used the file system.
 func (m *mountPoint) acquire(write bool) (vfs.FS, error) {
 	if p := m.p; p.Used != nil {
 		p.used.Do(p.Used)
@@ -36,42 +35,42 @@ func (m *mountPoint) obtain(write bool) (vfs.FS, error) {
 	}
 	mu.RUnlock()
 	if m.p.Await != nil {
-		m.p.Await() // what is read from media has to be there
+		m.p.Await() // relayed data of other processes has to be in the files before they are read
 	}
 	if err := m.prepare(write); err != nil {
 		return nil, err
 	}
 	mu.RLock()
-	if m.mount == nil || write && !m.mount.Writable { // given up, or finished, in between
+	if m.mount == nil || write && !m.mount.Writable { // Yield or Finish has closed it in between
 		mu.RUnlock()
 		return nil, syscall.EBUSY
 	}
 	return m.mount.FS, nil
 }
 
-// await returns when the data that was written past the shim, in any process, is in the files. In a mount that stays usable while other
-// processes write to it, await is called before a file is opened, and before attributes are returned.
+// await waits until relayed data (relay.go) of all processes of this host is in the files. It is called before a file is opened, and
+// before attributes are returned, because a job's tree is not opened again when another process has written to it.
 func (m *mountPoint) await() {
 	if m.p.Revalidate {
-		m.p.FinishRelayed() // as for the other calls of this library (Drain)
+		m.p.FinishRelayed() // calls of nvmecr serve itself do not call Drain
 	}
 	if m.p.Await != nil && m.tree.Load() {
 		m.p.Await()
 	}
 }
 
-// mounted and writable are for holders of Process.mu, as usable is.
+// mounted, writable and usable are called with Process.mu held.
 func (m *mountPoint) mounted() bool { return m.mount != nil }
 
 func (m *mountPoint) writable() bool { return m.mount != nil && m.mount.Writable }
 
-// usable says whether the mount serves.
+// usable says whether a call can use the mount as it is.
 func (m *mountPoint) usable(write bool) bool {
 	return m.writable() || m.mounted() && !write &&
 		!m.stale.Load() && !m.redirected.Load() && !m.p.Revalidate && time.Since(m.opened) < m.maxAge
 }
 
-// prepare makes the mount usable. Open files move over to a new one.
+// prepare makes the mount usable: it opens it, opens it again, or finds that it is up to date.
 func (m *mountPoint) prepare(write bool) error {
 	m.p.mu.Lock()
 	defer m.p.mu.Unlock()
@@ -86,7 +85,7 @@ func (m *mountPoint) prepare(write bool) error {
 	begin := time.Now()
 	stale := m.stale.Swap(false)
 	if !write && !stale && m.mount != nil && m.mount.Current != nil && m.mount.Current() {
-		m.revalidated(begin)
+		m.setFresh(begin)
 		return nil
 	}
 	next, err := m.open(write)
@@ -96,20 +95,19 @@ func (m *mountPoint) prepare(write bool) error {
 	}
 	m.maxAge = defaultMaxAge
 	if !write && (next == nil || !next.Writable) {
-		m.revalidated(begin)
+		m.setFresh(begin)
 	}
 	switch {
 	case err != nil && !write && m.mount != nil:
-		return nil // the writer leaves no quiet moment: the last one will do
+		return nil // another process keeps writing: use the mount as it was when it was last opened
 	case err != nil:
 		return unavailable(err)
 	}
 	return m.replace(next)
 }
 
-// unavailable keeps a file of ours that is missing or not to be read, one of keys
-// for example, from looking as if it were the application's: which would take ENOENT
-// for a checkpoint that there is none of, and is told nothing.
+// unavailable returns the error of a call that needs a mount which cannot be opened. Some errors of opening it become EIO. ENOENT for a
+// missing file of keys, for example, would tell the application that there is no checkpoint.
 func unavailable(err error) error {
 	var other *OtherUserError
 	if errors.As(err, &other) {
@@ -117,7 +115,7 @@ func unavailable(err error) error {
 	}
 	switch Errno(err) {
 	case syscall.ENOENT, syscall.EACCES,
-		// A target that cannot be reached: no call on a file fails with these.
+		// The target cannot be reached. Calls on files do not fail with these.
 		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ENOTCONN,
 		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN:
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
@@ -125,9 +123,8 @@ func unavailable(err error) error {
 	return err
 }
 
-// An OtherUserError says that the run is another user's, who alone has its files:
-// this process, or one that it was started by, has changed its user. It is
-// syscall.EACCES.
+// An OtherUserError says that the run belongs to another user, and this process, or one that started it, has changed its user. Only the
+// user of the run may use the files. It wraps syscall.EACCES.
 type OtherUserError struct {
 	Mount     string
 	Self, Run uint32 // users, by number
@@ -141,8 +138,7 @@ func (e *OtherUserError) Error() string {
 // Unwrap returns syscall.EACCES.
 func (e *OtherUserError) Unwrap() error { return syscall.EACCES }
 
-// revalidate looks again before an open file is read, if what is read here is written
-// by way of another process.
+// revalidate makes the mount up to date before an open file is read, if another process writes for this one.
 func (m *mountPoint) revalidate() {
 	if !m.redirected.Load() {
 		return
@@ -152,11 +148,11 @@ func (m *mountPoint) revalidate() {
 	}
 }
 
-// revalidateAttributes looks again before the attributes of an open file are told, unless
-// only this process writes: `tail -f` waits for a size to change.
+// revalidateAttributes makes the mount up to date before attributes of an open file are returned, unless this process is the writer:
+// tail -f waits until the size changes.
 func (m *mountPoint) revalidateAttributes() {
 	m.await()
-	if m.writes() {
+	if m.isWriter() {
 		return
 	}
 	if _, err := m.acquire(false); err == nil {
@@ -164,21 +160,20 @@ func (m *mountPoint) revalidateAttributes() {
 	}
 }
 
-// writes says whether this process is the writer.
-func (m *mountPoint) writes() bool {
+// isWriter says whether this process has the mount open for writing.
+func (m *mountPoint) isWriter() bool {
 	m.p.mu.RLock()
 	defer m.p.mu.RUnlock()
 	return m.writable()
 }
 
-// revalidated notes that what is shown was found at begin, or since.
-func (m *mountPoint) revalidated(begin time.Time) {
+// setFresh records that the mount is up to date. begin is when the check has begun.
+func (m *mountPoint) setFresh(begin time.Time) {
 	m.opened = time.Now()
 	m.maxAge = max(defaultMaxAge, m.opened.Sub(begin)/2)
 }
 
-// replace makes next the mount in place of the one there is, if any. The caller
-// holds p.mu for writing.
+// replace makes next the mount, and moves open files to it. The caller holds p.mu for writing.
 func (m *mountPoint) replace(next *vfs.Mount) error {
 	old := &retiredMount{mount: m.mount}
 	m.mount, m.opened = next, time.Now()
@@ -191,19 +186,19 @@ func (m *mountPoint) replace(next *vfs.Mount) error {
 	return old.mount.Close()
 }
 
-// A retiredMount is a mount for reading that was replaced, in which there are open files that the later ones do not have.
+// A retiredMount is a mount for reading that was replaced, and has open files that the later mounts do not have.
 type retiredMount struct {
 	mount *vfs.Mount
-	files int
+	files int // open files that are still in it
 }
 
-// keeps says whether files that have lost their names are still read from the old mount. A process that has such a file open
-// for writing keeps its blocks; otherwise checksums detect blocks that were reused.
-func (p *Process) keeps(old *retiredMount) bool {
+// keepsRetired says whether files that have lost their names are still read from the old mount. If another process has such a file open
+// for writing, its blocks are not reused. Otherwise checksums detect reused blocks.
+func (p *Process) keepsRetired(old *retiredMount) bool {
 	return p.Revalidate && old.mount != nil && !old.mount.Writable && old.mount.FS.DataCRC()
 }
 
-// leaveRetired takes a file that was closed from the mount that it stayed in. The caller holds p.mu for writing.
+// leaveRetired removes a file that was closed from its retired mount. The last file closes the mount. The caller holds p.mu for writing.
 func (f *openFile) leaveRetired() error {
 	if f.retired == nil {
 		return nil
@@ -216,8 +211,7 @@ func (f *openFile) leaveRetired() error {
 	return old.mount.Close()
 }
 
-// OpenForWriting opens the partition for writing now, and keeps it until the
-// process ends: MPI_Init does so.
+// OpenForWriting opens the partition for writing and keeps it until the process ends. It is called in MPI_Init.
 func (p *Process) OpenForWriting() error {
 	if _, err := p.mounts[0].obtain(true); err != nil {
 		return err
@@ -234,9 +228,8 @@ func (p *Process) Fail(err error) {
 	p.failed = err
 }
 
-// Yield gives up the partition for another process, unless a file is open for
-// writing or MPI_Init has opened it. Files that are read stay open, and are
-// read from a mount for reading. It is called when the other process asks.
+// Yield gives the partition to another process, which has asked for it, unless a file is open for writing or MPI_Init has opened the
+// partition. Files that are open for reading move to a mount for reading.
 func (p *Process) Yield() (yields bool) {
 	p.Guard("giving up the partition", func() {
 		p.mu.Lock()
@@ -246,12 +239,12 @@ func (p *Process) Yield() (yields bool) {
 	return yields
 }
 
-// has says whether the file is of this mount.
-func (m *mountPoint) has(f *openFile) bool { return f.at == m }
+// contains says whether the file is in this mount.
+func (m *mountPoint) contains(f *openFile) bool { return f.mountPoint == m }
 
 func (m *mountPoint) yield() bool {
 	p := m.p
-	if !m.writable() || p.files.any(func(f *openFile) bool { return m.has(f) && f.needsWriter() }) {
+	if !m.writable() || p.files.any(func(f *openFile) bool { return m.contains(f) && f.needsWriter() }) {
 		return false
 	}
 	err := m.mount.Close()
@@ -259,24 +252,23 @@ func (m *mountPoint) yield() bool {
 	if err != nil {
 		p.logf("giving up the partition: %v", err)
 	}
-	if !p.files.any(m.has) {
+	if !p.files.any(m.contains) {
 		return true
 	}
 	next, err := m.open(false)
 	if err == nil {
 		err = m.replace(next)
 	}
-	if err != nil { // the files move when the mount is next needed
+	if err != nil { // the next call opens the mount and moves the files
 		p.logf("reading on after giving up the partition: %v", err)
 	}
 	return true
 }
 
-// GiveUp gives up what this process writes before it executes a program: whoever
-// writes next, a child of that program, say, need not wonder whether this process,
-// which lives on, still does. A process that has files open for writing, which end
-// with it, goes on with them if the program cannot be executed, and then takes it back:
-// until the program has started, no other process of this host gets the partition.
+// GiveUp gives up the mounts that are open for writing, before this process executes a program. The process goes on to exist after
+// that, and the next writer, such as a child of the program, could not tell that it writes no more. If files are open for
+// writing, which end with this program, the partition is only vacated. If the program cannot be executed the process goes on with
+// the files, and takes the partition back. Until the program has started, no other process of this host gets the partition.
 func (p *Process) GiveUp() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,12 +284,12 @@ func (p *Process) GiveUp() error {
 	return err
 }
 
-// patience is how long the end of a process waits for its target in silence.
-const patience = 2 * time.Second
+// quietTime is how long the end of a process waits for its target before it prints a message.
+const quietTime = 2 * time.Second
 
 // Finish closes every file and every mount. Later calls fail with EIO.
 func (p *Process) Finish() error {
-	defer time.AfterFunc(patience, func() {
+	defer time.AfterFunc(quietTime, func() {
 		p.logf("process %d ends, and waits until the target has taken the data that is still buffered", os.Getpid())
 	}).Stop()
 	p.Drain()
@@ -307,12 +299,12 @@ func (p *Process) Finish() error {
 		return nil
 	}
 	p.finished = true
-	if listen := p.server.identity().listen.Load(); listen != nil { // those who come now look for themselves
+	if listen := p.server.identity().listen.Load(); listen != nil { // other processes then open the partition themselves
 		_ = ownfd.CloseFile(listen)
 	}
 	errs := []error{p.SyncMappings()}
 	p.files.each(func(f *openFile) {
-		if f.at.mounted() || f.retired != nil {
+		if f.mountPoint.mounted() || f.retired != nil {
 			errs = append(errs, f.current().Close(), f.leaveRetired())
 		}
 	})
@@ -320,7 +312,7 @@ func (p *Process) Finish() error {
 	return errors.Join(append(errs, p.unmount())...)
 }
 
-// unmount ends the use of all mounts. The caller holds p.mu.
+// unmount closes all mounts. The caller holds p.mu.
 func (p *Process) unmount() error {
 	var errs []error
 	for _, m := range p.mounts {

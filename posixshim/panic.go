@@ -6,21 +6,20 @@ import (
 	"nvmecr/internal/panics"
 )
 
-// A panic ends the call with EIO, and all calls of the process after it: it is not known which locks were held, and what
-// is half changed.
+// A call that panics fails with EIO, and so do all later calls of the process: locks may still be held, and data may be inconsistent.
 
 // Crashed reports whether a call has panicked.
 func (p *Process) Crashed() bool { return p.crashed.Load() }
 
-// Contain turns what recover has returned, if that is a panic, into EIO, and says during which call that was. It is called by
-// the deferred function of whoever calls into the runtime, while the stack of the panic is still there.
+// Contain reports a panic, which recover has returned, during a call, and returns EIO. A deferred function calls it, because the stack
+// of the panic is printed.
 func (p *Process) Contain(during string, recovered any) error {
 	p.crashed.Store(true)
 	p.logf("%v; every call on files of the mount is EIO from here on", panics.Error(during, recovered))
 	return syscall.EIO
 }
 
-// Guard is f, on a goroutine that no call of the application waits for: a panic does not end the application either.
+// Guard calls f on a goroutine of the runtime. A panic of f is reported and does not end the application.
 func (p *Process) Guard(during string, f func()) {
 	defer func() {
 		if r := recover(); r != nil {

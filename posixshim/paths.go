@@ -9,9 +9,9 @@ import (
 	"nvmecr/microfs"
 )
 
-// at resolves a path and finds the mount. The caller calls p.mu.RUnlock if
-// there is no error.
-func (p *Process) at(place PathAt, write bool) (vfs.FS, microfs.Ino, string, error) {
+// locate returns the file system of a path, opened for writing if write is set, the inode that the path is relative to, and the path.
+// The caller calls p.mu.RUnlock if there is no error.
+func (p *Process) locate(place PathAt, write bool) (vfs.FS, microfs.Ino, string, error) {
 	m, dir, path, err := p.resolve(place)
 	if err != nil {
 		return nil, 0, "", err
@@ -20,9 +20,8 @@ func (p *Process) at(place PathAt, write bool) (vfs.FS, microfs.Ino, string, err
 	return fs, dir, path, err
 }
 
-// atBoth resolves two places that a call changes. The caller calls p.mu.RUnlock if there is no error; EXDEV if they
-// are of two mounts.
-func (p *Process) atBoth(from, to PathAt) (fs vfs.FS, odir microfs.Ino, opath string, ndir microfs.Ino, npath string, err error) {
+// locateBoth is locate for a call that changes two paths; EXDEV if they are on two mounts.
+func (p *Process) locateBoth(from, to PathAt) (fs vfs.FS, odir microfs.Ino, opath string, ndir microfs.Ino, npath string, err error) {
 	m, odir, opath, err := p.resolve(from)
 	if err != nil {
 		return nil, 0, "", 0, "", err
@@ -42,20 +41,20 @@ func (p *Process) Truncate(place PathAt, size, limit int64) error {
 	if size < 0 {
 		return syscall.EINVAL
 	}
-	fs, dir, path, err := p.at(place, true)
+	fs, dir, path, err := p.locate(place, true)
 	if err != nil {
 		return err
 	}
 	defer p.mu.RUnlock()
-	if err := mayGrow(func() (microfs.Attr, error) { return fs.Stat(dir, path, true) }, size, limit); err != nil {
+	if err := checkGrowth(func() (microfs.Attr, error) { return fs.Stat(dir, path, true) }, size, limit); err != nil {
 		return err
 	}
 	return fs.Truncate(dir, path, size)
 }
 
-// Mkdir makes a directory. mode is masked already.
+// Mkdir makes a directory. The umask has been applied to mode.
 func (p *Process) Mkdir(place PathAt, mode uint32) error {
-	fs, dir, path, err := p.at(place, true)
+	fs, dir, path, err := p.locate(place, true)
 	if err != nil {
 		return err
 	}
@@ -65,7 +64,7 @@ func (p *Process) Mkdir(place PathAt, mode uint32) error {
 
 // Rmdir removes a directory.
 func (p *Process) Rmdir(place PathAt) error {
-	fs, dir, path, err := p.at(place, true)
+	fs, dir, path, err := p.locate(place, true)
 	if err != nil {
 		return err
 	}
@@ -75,7 +74,7 @@ func (p *Process) Rmdir(place PathAt) error {
 
 // Unlink removes a name.
 func (p *Process) Unlink(place PathAt) error {
-	fs, dir, path, err := p.at(place, true)
+	fs, dir, path, err := p.locate(place, true)
 	if err != nil {
 		return err
 	}
@@ -92,7 +91,7 @@ func (p *Process) Remove(place PathAt) error {
 	return err
 }
 
-// Mknod makes an empty file. There are no devices, pipes or sockets.
+// Mknod makes an empty file. Devices, pipes and sockets are not supported: EPERM.
 func (p *Process) Mknod(place PathAt, mode uint32) error {
 	if kind := mode & syscall.S_IFMT; kind != syscall.S_IFREG && kind != 0 {
 		return syscall.EPERM
@@ -106,7 +105,7 @@ func (p *Process) Mknod(place PathAt, mode uint32) error {
 
 // Rename is renameat2(2).
 func (p *Process) Rename(from, to PathAt, flags uint32) error {
-	fs, odir, opath, ndir, npath, err := p.atBoth(from, to)
+	fs, odir, opath, ndir, npath, err := p.locateBoth(from, to)
 	if err != nil {
 		return err
 	}
@@ -114,10 +113,9 @@ func (p *Process) Rename(from, to PathAt, flags uint32) error {
 	return fs.Rename(odir, opath, ndir, npath, uint(flags))
 }
 
-// Link makes a hard link; follow says whether from may be a symbolic link to
-// the file meant.
+// Link makes a hard link. If follow is not 0 and from is a symbolic link, the link is to the file that it leads to.
 func (p *Process) Link(from, to PathAt, follow int) error {
-	fs, odir, opath, ndir, npath, err := p.atBoth(from, to)
+	fs, odir, opath, ndir, npath, err := p.locateBoth(from, to)
 	if err != nil {
 		return err
 	}
@@ -127,7 +125,7 @@ func (p *Process) Link(from, to PathAt, follow int) error {
 
 // Symlink makes a symbolic link.
 func (p *Process) Symlink(target string, place PathAt) error {
-	fs, dir, path, err := p.at(place, true)
+	fs, dir, path, err := p.locate(place, true)
 	if err != nil {
 		return err
 	}
@@ -135,8 +133,8 @@ func (p *Process) Symlink(target string, place PathAt) error {
 	return fs.Symlink(target, dir, path)
 }
 
-// Readlink copies the target of a symbolic link, cut to the length of buf. With an empty path it is the link
-// itself that was opened with O_PATH.
+// Readlink copies the target of a symbolic link, cut to the length of buf. If the path is empty, place.Dir is a symbolic link that was
+// opened with O_PATH.
 func (p *Process) Readlink(place PathAt, buf []byte) (int, error) {
 	if len(buf) == 0 {
 		return 0, syscall.EINVAL
@@ -145,7 +143,7 @@ func (p *Process) Readlink(place PathAt, buf []byte) (int, error) {
 	if opened {
 		place = PathAt{Dir: place.Dir | Itself, Path: "."}
 	}
-	fs, dir, path, err := p.at(place, false)
+	fs, dir, path, err := p.locate(place, false)
 	if err != nil {
 		return 0, err
 	}
@@ -157,13 +155,13 @@ func (p *Process) Readlink(place PathAt, buf []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n := min(len(buf), len(target)); !good(buf[:n]) {
+	if n := min(len(buf), len(target)); !canWrite(buf[:n]) {
 		return 0, syscall.EFAULT
 	}
 	return copy(buf, target), nil
 }
 
-// Realpath copies the path of a file, beginning with that of its mount, without links and dots.
+// Realpath copies the path of a file, beginning with that of its mount, without symbolic links, "." and "..".
 func (p *Process) Realpath(place PathAt, buf []byte) (int, error) {
 	m, dir, path, err := p.resolve(place)
 	if err != nil {
@@ -175,7 +173,7 @@ func (p *Process) Realpath(place PathAt, buf []byte) (int, error) {
 	}
 	defer p.mu.RUnlock()
 	real, err := fs.RealPath(dir, path)
-	return copyPath(buf, m.whole(real), err)
+	return copyPath(buf, m.absolute(real), err)
 }
 
 // Fpath copies the path of an open directory, beginning with that of its mount.
@@ -184,18 +182,17 @@ func (p *Process) Fpath(h Handle, buf []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	fs, err := f.at.acquire(false)
+	fs, err := f.mountPoint.acquire(false)
 	if err != nil {
 		return 0, err
 	}
 	defer p.mu.RUnlock()
 	path, err := fs.PathOf(f.current().Ino())
-	return copyPath(buf, f.at.whole(path), err)
+	return copyPath(buf, f.mountPoint.absolute(path), err)
 }
 
-// Name copies the path of an open file, beginning with that of its mount, as /proc/self/fd shows
-// it: with " (deleted)" if it has no name any more. That of one which was renamed
-// since is not known: ENOENT.
+// Name copies the path of an open file, beginning with that of its mount, as /proc/self/fd shows it: with " (deleted)" if the file has
+// no name any more. The path of a file that has been renamed since it was opened is not known: ENOENT.
 func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -204,7 +201,7 @@ func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	if f.isDir {
 		return p.Fpath(h, buf)
 	}
-	fs, err := f.at.acquire(false)
+	fs, err := f.mountPoint.acquire(false)
 	if err != nil {
 		return 0, err
 	}
@@ -216,12 +213,12 @@ func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	parent, base := filepath.Split(f.path)
 	if attr.Nlink == 0 {
 		dir, err := fs.PathOf(f.dir)
-		return copyPath(buf, f.at.whole(filepath.Join("/", dir, f.path))+" (deleted)", err)
+		return copyPath(buf, f.mountPoint.absolute(filepath.Join("/", dir, f.path))+" (deleted)", err)
 	}
-	// The last component is that of a symbolic link, or leads through some.
+	// If the last component is the file itself, only the directories before it have to be resolved.
 	if now, err := fs.Stat(f.dir, f.path, false); err == nil && now.Ino == attr.Ino {
 		real, err := fs.RealPath(f.dir, parent)
-		return copyPath(buf, f.at.whole(filepath.Join(real, base)), err)
+		return copyPath(buf, f.mountPoint.absolute(filepath.Join(real, base)), err)
 	}
 	real, err := fs.RealPath(f.dir, f.path)
 	if err != nil {
@@ -230,7 +227,7 @@ func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	if now, err := fs.Stat(microfs.RootIno, real, false); err != nil || now.Ino != attr.Ino {
 		return 0, syscall.ENOENT
 	}
-	return copyPath(buf, f.at.whole(real), nil)
+	return copyPath(buf, f.mountPoint.absolute(real), nil)
 }
 
 func copyPath(buf []byte, path string, err error) (int, error) {
@@ -243,7 +240,7 @@ func copyPath(buf []byte, path string, err error) (int, error) {
 	return copy(buf, path), nil
 }
 
-// Syncfs makes everything durable that has been acknowledged, in all mounts.
+// Syncfs makes all acknowledged changes durable, in all mounts.
 func (p *Process) Syncfs() error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -9,29 +9,29 @@ import (
 	"nvmecr/microfs"
 )
 
-// A predecessor is what a process has become that has handed over what it had open: a number that others know, where
-// this process listens now, and the handles that they know. Those of this process itself have greater
-// generations.
+// A predecessor is a process that has handed over its open files to this one. Other processes still use its number and its handles. This
+// process listens at the address of that number, and translates the handles. The handles of this process itself have greater
+// generations, so that the two kinds do not collide.
 type predecessor struct {
 	number  uint64
 	listen  *os.File
-	handles map[Handle]Handle // to those of this process; not changed any more
+	handles map[Handle]Handle // from handles of the predecessor to those of this process; not changed after the takeover
 
-	uses atomic.Int32 // files and connections that others know by the number
+	refs atomic.Int32 // files and connections of other processes that use the number
 }
 
-// takeoverGeneration is the least generation of handles in a process that takes over. No other process gives
-// a slot so often.
+// takeoverGeneration is the lowest generation of handles in a process that takes over. Slots of other processes are not reused so
+// often.
 const takeoverGeneration = 1 << 29
 
-// NewForTakeover is New for a process that takes over what others have had open.
+// NewForTakeover is New for a process that takes over open files of other processes.
 func NewForTakeover(open func(write bool) (*vfs.Mount, error), logf func(format string, args ...any)) *Process {
 	p := New(open, logf)
-	p.files.above = takeoverGeneration
+	p.files.minGeneration = takeoverGeneration
 	return p
 }
 
-// handle returns what is behind a handle that another process uses.
+// handle returns the handle of this process for a handle that another process uses. h may be nil.
 func (h *predecessor) handle(theirs Handle) Handle {
 	if h == nil || theirs <= 0 {
 		return theirs
@@ -44,11 +44,11 @@ func (h *predecessor) handle(theirs Handle) Handle {
 
 func (h *predecessor) acquire() {
 	if h != nil {
-		h.uses.Add(1)
+		h.refs.Add(1)
 	}
 }
 
-// openedFor notes that others know an open file by the number of h.
+// openedFor records that other processes address an open file by the number of h.
 func (p *Process) openedFor(h *predecessor, file Handle) {
 	if f, err := p.files.get(file); err == nil && h != nil {
 		h.acquire()
@@ -56,24 +56,24 @@ func (p *Process) openedFor(h *predecessor, file Handle) {
 	}
 }
 
-// releasePredecessor is called when something has ended that others know by the number of h. After the last nobody
-// is let in there any more, and the partition is given up if nothing is open. Who has connected before, to hear what
-// the close of a file comes to, is let in yet, and disuse is called again when that one has gone.
+// releasePredecessor drops a reference of h. After the last one this process does not listen for h any more, and gives up the partition if
+// no file is open. If a process has connected and was not accepted yet, which may ask for the result of closing a file, that is
+// left to the end of its connection.
 func (p *Process) releasePredecessor(h *predecessor) {
-	if h == nil || h.uses.Add(-1) > 0 || hasPending(h.listen) {
+	if h == nil || h.refs.Add(-1) > 0 || hasPending(h.listen) {
 		return
 	}
-	_ = ownfd.CloseFile(h.listen) // a process that connects from now on opens the partition itself
+	_ = ownfd.CloseFile(h.listen) // processes that find nobody there open the partition themselves
 	if p.files.count.Load() == 0 {
 		p.Yield()
 	}
 }
 
-// Serves says whether other processes have files of this one open, or are connected with it.
+// Serves says whether other processes have files of this one open, or are connected to it.
 func (p *Process) Serves() bool { return p.files.count.Load() > 0 || p.server.connections.Load() > 0 }
 
-// Kept returns the files that are being taken over: who opens the partition for writing keeps
-// what they have though they may have no name any more.
+// Kept returns the inodes of the files that are being taken over. Opening the partition for writing keeps them, though they may have no
+// name.
 func (p *Process) Kept() []microfs.Ino {
 	if kept := p.kept.Load(); kept != nil {
 		return *kept

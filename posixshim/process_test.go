@@ -272,7 +272,7 @@ func TestDirectories(t *testing.T) {
 	p := newPartition(t).process(t)
 	require.NoError(t, p.Mkdir(at("d"), 0o700))
 	want := []string{".", ".."}
-	for i := range 2*listAtOnce + 5 {
+	for i := range 2*listBatch + 5 {
 		name := fmt.Sprintf("%05d", i)
 		require.NoError(t, p.Release(file(t, p, "d/"+name, create)))
 		want = append(want, name)

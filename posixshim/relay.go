@@ -14,12 +14,10 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Some writes to a descriptor bypass the shim: those of the C library's own streams, and
-// with them std::cout, those of static programs, and direct system calls.
-// The socket that stands for a file open for writing is therefore connected
-// to a socket of the server, which relays the data to the file, at the shared
-// offset or at its end. Every call first drains these sockets
-// (Drain), so that the order of the calls is kept.
+// Some writes to a descriptor bypass the shim: those of the C library's own streams, and with them std::cout, those of static
+// programs, and direct system calls. The socket of a file that is open for writing is therefore connected to a socket of the server.
+// The server writes to the file what it receives there, at the shared offset or at the end of the file. Every call first drains these
+// sockets (Drain), so that writes and calls keep their order.
 
 // A relay is the server's end of such a socket.
 type relay struct {
@@ -28,20 +26,20 @@ type relay struct {
 
 	mu         sync.Mutex // held from taking bytes until they are in the file
 	buf        []byte
-	reported   bool // the user knows that writing has failed
-	handedOver bool // another process relays from now on
+	reported   bool // an error of writing has been printed
+	handedOver bool // the successor relays from now on
 }
 
-// relayChunk is how many bytes are taken from a socket at once.
+// relayChunk is how many bytes are received at once.
 const relayChunk = 256 << 10
 
-// relays are all those of a process.
+// relays has the relays of a process.
 type relays struct {
-	mu  sync.Mutex // held to replace the list
+	mu  sync.Mutex // held while the list is replaced; the list itself does not change
 	all atomic.Pointer[[]*watch]
 }
 
-// changeRelays replaces the list. Other processes know whether there is one.
+// changeRelays replaces the list. Other processes are told whether it is empty (Process.Relaying).
 func (p *Process) changeRelays(change func([]*watch) []*watch) {
 	c := &p.relays
 	c.mu.Lock()
@@ -71,9 +69,8 @@ func (p *Process) removeRelay(w *watch) {
 	})
 }
 
-// Drain waits until what was written to descriptors past the shim is in the files.
-// It is called before each call, which must see that. A process no file of which can be
-// written to so pays for a load.
+// Drain writes to the files the data that is in the sockets. It is called before each call, which has to see the data. For a process
+// without relays it is one load.
 func (p *Process) Drain() {
 	if all := p.relays.all.Load(); all != nil {
 		for _, w := range *all {
@@ -82,8 +79,8 @@ func (p *Process) Drain() {
 	}
 }
 
-// FinishRelayed drains, and closes the files that no process has open any more. Another process calls it that has seen the end
-// of the writers.
+// FinishRelayed is Drain, and closes the files that no process has open any more. It is called for another process that has seen the
+// writers end.
 func (p *Process) FinishRelayed() {
 	all := p.relays.all.Load()
 	if all == nil {
@@ -99,20 +96,19 @@ func (p *Process) FinishRelayed() {
 	}
 }
 
-// drain does so for one socket. It reports whether that is the end, as relay does.
+// drain is Drain for one socket. It reports whether no process has the other end any more.
 func (p *Process) drain(w *watch) (end bool) {
 	if w.relay == nil {
 		return false
 	}
-	// One that is closed has been drained.
+	// A socket that has been closed has been drained before.
 	if raw, err := w.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { end = p.relay(w.relay, int(fd)) })
 	}
 	return end
 }
 
-// relay writes what there is in the socket to the file. It reports whether that is
-// the end: no process has the other end any more.
+// relay writes to the file the data that is in the socket. It reports whether no process has the other end any more.
 func (p *Process) relay(c *relay, fd int) (end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,23 +127,22 @@ func (p *Process) relay(c *relay, fd int) (end bool) {
 		case n <= 0 || err != nil:
 			return true
 		default:
-			p.put(c, c.buf[:n])
+			p.writeRelayed(c, c.buf[:n])
 		}
 	}
 }
 
-// put writes data to the file. The writer of the data cannot be told of a failure
-// any more. The next fsync or close of the file returns the error, as for a local file whose blocks
-// could not be written, and the user gets a line.
-func (p *Process) put(c *relay, b []byte) {
+// writeRelayed writes data to the file. The program that has written the data cannot get an error any more. So the next fsync or close
+// of the file returns it, as after a failed write-back of a local file, and a line is printed.
+func (p *Process) writeRelayed(c *relay, b []byte) {
 	for len(b) > 0 {
 		n, err := c.write(b)
 		if err == nil && n == 0 {
 			err = syscall.EIO
 		}
 		if err != nil {
-			c.file.lost.Store(&err)
-			if !c.reported { // standard error may be this very file
+			c.file.relayErr.Store(&err)
+			if !c.reported { // once, because standard error may be this file
 				c.reported = true
 				p.logf("%s: %d bytes that a program wrote to its output are lost: %v", c.file.path, len(b), err)
 			}
@@ -157,17 +152,15 @@ func (p *Process) put(c *relay, b []byte) {
 	}
 }
 
-// unwritten returns, once, why bytes that were written to the file past the shim are
-// not in it.
-func (f *openFile) unwritten() error {
-	if err := f.lost.Swap(nil); err != nil {
+// takeRelayErr returns and clears the error with which relayed data was lost.
+func (f *openFile) takeRelayErr() error {
+	if err := f.relayErr.Swap(nil); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// awaitHangup waits until no process has the other end of w any more, and writes what
-// comes until then. It is false if another process goes on with that.
+// awaitHangup waits until no process has the other end of w any more, and relays data until then. It returns false if halt has stopped it.
 func (p *Process) awaitHangup(w *watch) bool {
 	var err error
 	if w.relay == nil {
@@ -179,9 +172,9 @@ func (p *Process) awaitHangup(w *watch) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// halt makes the goroutine that watches stop, and waits until it has.
+// halt stops the goroutine of watchFor, and waits until it has stopped.
 func (w *watch) halt() {
-	_ = w.SetReadDeadline(past) // one that is closed has stopped
+	_ = w.SetReadDeadline(past) // fails if the file is closed, and then the goroutine has stopped
 	<-w.stopped
 	if c := w.relay; c != nil {
 		c.mu.Lock()
@@ -190,8 +183,8 @@ func (w *watch) halt() {
 	}
 }
 
-// connected makes two connected sockets, the first of which has a name.
-func connected(name *unix.SockaddrUnix) (socket int, w *os.File, err error) {
+// relayPair makes two connected sockets. The first has the name, the second is the owner's end.
+func relayPair(name *unix.SockaddrUnix) (socket int, w *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, nil, err
@@ -202,8 +195,7 @@ func connected(name *unix.SockaddrUnix) (socket int, w *os.File, err error) {
 		}
 		pair[i] = ownfd.Hold(pair[i])
 	}
-	// A read of the socket fails with EAGAIN: it neither
-	// waits, nor returns 0, which would be the end of the file.
+	// A program without this library that reads from the socket gets EAGAIN. It would otherwise block, or see the end of a file.
 	err = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 1})
 	if err == nil {
 		err = unix.Bind(pair[0], name)
@@ -217,8 +209,8 @@ func connected(name *unix.SockaddrUnix) (socket int, w *os.File, err error) {
 	return pair[0], os.NewFile(uintptr(pair[1]), name.Name), nil
 }
 
-// aboveStandard moves a new descriptor away from 0 to 2, which the application has
-// closed then: 0 is none to the shim.
+// aboveStandard moves a new descriptor to a number above 2. It gets a lower one if the application has closed a standard descriptor. To the
+// shim, 0 is no descriptor.
 func aboveStandard(fd int) (int, error) {
 	if fd > 2 {
 		return fd, nil

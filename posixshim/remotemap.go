@@ -10,26 +10,25 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// A file that another process maps is mapped by this one for it: that one gets the
-// memory (mapping.go), and asks for what is changed in it to be written. What a
-// connection has not unmapped when it ends is written then.
+// Mappings of processes that this process serves. The other process is sent the descriptor of the memory (mapping.go), and sends
+// requests to write changes of the memory to the file. When its connection ends, the changes of the mappings that it still
+// has are written, and the mappings are dropped.
 
-// mapped and how are what a request to map asks for: its first numbers.
-func (m *message) mapped() Handle {
+// mapHandle and mapFlags return the first numbers of a request to map: the open file, and NV_MAP_*.
+func (m *message) mapHandle() Handle {
 	return m.predecessor.handle(Handle(binary.NativeEndian.Uint64(m.head[16:])))
 }
-func (m *message) how() int { return int(binary.NativeEndian.Uint64(m.head[24:])) }
+func (m *message) mapFlags() int { return int(binary.NativeEndian.Uint64(m.head[24:])) }
 
-// mapForPeer makes the call to map a file for another process. The result is the handle to unmap,
-// and the descriptor goes to that process.
+// mapForPeer maps a file for another process. result is the handle to unmap, descriptor is sent to that process.
 func (p *Process) mapForPeer(m *message) (result, descriptor int, err error) {
-	h, how := m.mapped(), m.how()
+	h, how := m.mapHandle(), m.mapFlags()
 	fd, err := p.dispatch(m)
 	if err != nil {
 		return fd, 0, err
 	}
 	if how&MapShared == 0 && fd&MapKept == 0 {
-		return 0, ownfd.Hold(fd), nil // there is nothing to unmap
+		return 0, ownfd.Hold(fd), nil // a private mapping is not unmapped
 	}
 	fd &^= MapKept
 	p.server.peerMappings.Add(1)
@@ -59,7 +58,7 @@ func (p *Process) unmapForPeer(m *message, h Handle) error {
 func (p *Process) unmapAllForPeer(m *message) error {
 	var errs []error
 	for h, n := range m.maps {
-		errs = append(errs, p.saveMapping(h))
+		errs = append(errs, p.writeBackMapping(h))
 		for ; n > 0; n-- {
 			errs = append(errs, p.unmapForPeer(m, h))
 		}

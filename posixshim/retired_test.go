@@ -160,9 +160,9 @@ func TestViewedKeepsThePartition(t *testing.T) {
 	h = file(t, p, "f", syscall.O_RDONLY)
 	f, err := p.files.get(h)
 	require.NoError(t, err)
-	f.viewed.Store(true)
+	f.mappedFromView.Store(true)
 	assert.False(t, p.Yield())
-	f.viewed.Store(false)
+	f.mappedFromView.Store(false)
 	assert.True(t, p.Yield())
 }
 

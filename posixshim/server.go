@@ -17,54 +17,51 @@ import (
 	"nvmecr/microfs"
 )
 
-// What shim/wire.h says of paths that lead out of the mount (NV_OUTSIDE), and
-// of a partition that another process has and serves (NV_REDIRECT).
+// Results of calls that are no errno, as in shim/wire.h.
 const (
-	pathOutside  = -4096
-	pathRedirect = -4097
+	pathOutside  = -4096 // NV_OUTSIDE
+	pathRedirect = -4097 // NV_REDIRECT
 	pathGone     = -4098 // NV_GONE: this process is ending
-	fileTooLarge = -4099 // NV_FILE_TOO_LARGE: EFBIG, with a signal
+	fileTooLarge = -4099 // NV_FILE_TOO_LARGE
 
-	maxErrno = 4096 // errors are below it
+	maxErrno = 4096 // each errno is smaller
 )
 
-// A server makes the calls of other processes of the rank: forked children,
-// programs that they execute, and whoever else found that this process has the
-// partition. Each of their connections makes one call at a time.
+// A server makes the calls of other processes of the rank: forked children, programs that they execute, and processes that have found
+// that this one has the partition. Each connection makes one call at a time.
 type server struct {
 	self atomic.Pointer[identity]
 
-	// leaving is set when the process ends and nobody has files of it: nobody
-	// is to get any. mu is held for reading while somebody does.
-	mu      sync.RWMutex
-	leaving atomic.Bool
+	// refusesOpens is set when the process ends and no other process has files of it. No process gets a file from then on. mu is held
+	// for reading during an open.
+	mu           sync.RWMutex
+	refusesOpens atomic.Bool
 
-	// failed holds, by handle, the errors of closes that were not reported yet.
-	failed sync.Map
+	// closeErrors has, by handle, errors of closing files that no process has got yet.
+	closeErrors sync.Map
 
-	// unreported holds, by handle, when sharings ended that nobody has asked about
-	// since, for askTime. connections and calls count who may ask, and what is not
-	// answered.
+	// unreported has, by handle, when sharings ended whose result no process has asked for yet. connections counts the processes that may
+	// ask, calls the requests that have no reply yet.
 	unreported         sync.Map
-	askTime            time.Duration
+	closeQueryTime     time.Duration
 	connections, calls atomic.Int32
 
-	peerMappings atomic.Int32 // mappings that other processes have
+	peerMappings atomic.Int32 // mappings of other processes
 
-	callersMu sync.Mutex
-	callers   map[*connection]struct{}
+	peersMu sync.Mutex
+	peers   map[*connection]struct{}
 }
 
-// identity is what others know a process by.
+// identity is how other processes address a process.
 type identity struct {
-	once     sync.Once
+	once     sync.Once // begins to listen
 	number   uint64
-	err      error
+	err      error // of that
 	listen   atomic.Pointer[os.File]
-	accepted chan struct{} // closed when no connection is accepted any more
+	accepted chan struct{} // closed when accept has returned
 }
 
-// identity returns that of this process, which may not listen yet.
+// identity returns the identity of this process, which may not listen yet.
 func (s *server) identity() *identity {
 	if s.self.Load() == nil {
 		s.self.CompareAndSwap(nil, &identity{accepted: make(chan struct{})})
@@ -72,14 +69,13 @@ func (s *server) identity() *identity {
 	return s.self.Load()
 }
 
-// Serve begins to serve, and returns the number that other processes know this
-// one by. Calls after the first return the same. It is called before a child is
-// made: what that one does shows in the next look at a mount for reading.
+// Serve begins to serve, and returns the number by which other processes address this one. Later calls return the same number. It is
+// called before a child is made. The child may write to a partition, so mounts for reading are checked before they are used again.
 func (p *Process) Serve() (int, error) {
 	for _, m := range p.mounts {
 		m.stale.Store(true)
 	}
-	p.server.leaving.Store(false) // it goes on after all
+	p.server.refusesOpens.Store(false) // the program could not be executed, and this process goes on
 	number, err := p.serve()
 	return int(number), err
 }
@@ -107,18 +103,18 @@ func (p *Process) serve() (number uint64, err error) {
 	return s.number, s.err
 }
 
-// Address is the number as others read it, in hexadecimal digits. Serving begins.
+// Address begins to serve, and returns the number of Serve in hexadecimal digits.
 func (p *Process) Address() (string, error) {
 	number, err := p.serve()
 	return fmt.Sprintf("%016x", number), err
 }
 
-// acceptPause is how long a server that is out of descriptors waits.
+// acceptPause is how long a server without free descriptors waits.
 const acceptPause = 20 * time.Millisecond
 
-// accept takes connections, until the socket is closed, or its deadline is over: then it closes ended. A process
-// that has no descriptor left tells who comes, by way of one that it keeps for that: they
-// may wait for each other. Those who come ask for what h has left, if that is not nil.
+// accept accepts connections until the socket is closed, or its deadline is over. Then it closes ended. If the process has no free
+// descriptor, accept closes a spare one and rejects a connection with an error: without an answer, this process and the other one might
+// wait for each other. If h is not nil, the connections are to that predecessor.
 func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{}) {
 	defer close(ended)
 	raw, err := listen.SyscallConn()
@@ -127,7 +123,7 @@ func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{})
 		var fd int
 		var failed error
 		err = raw.Read(func(on uintptr) bool {
-			p.server.connections.Add(1) // before it can ask, or answerAll can miss it, which counts them
+			p.server.connections.Add(1) // before the connection is accepted, so that answerAll does not miss it
 			if fd, failed = acceptOne(int(on)); failed != nil {
 				p.server.connections.Add(-1)
 			}
@@ -146,7 +142,7 @@ func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{})
 			p.server.connections.Add(-1)
 			_ = ownfd.Close(fd)
 		default:
-			p.serveConnection(p.server.enter(os.NewFile(uintptr(fd), listen.Name()), h))
+			p.serveConnection(p.server.addConnection(os.NewFile(uintptr(fd), listen.Name()), h))
 		}
 	}
 	if spare >= 0 {
@@ -154,6 +150,7 @@ func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{})
 	}
 }
 
+// acceptOne accepts a connection, whose descriptor becomes one of the runtime.
 func acceptOne(on int) (int, error) {
 	return ownfd.Open(func() (int, error) {
 		fd, _, err := unix.Accept4(on, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -186,7 +183,7 @@ func samePeer(fd int) bool {
 	return err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0)
 }
 
-// reply makes the call of m and sends what comes of it.
+// reply makes the call of m and sends the reply.
 func (p *Process) reply(to syscall.RawConn, m *message) error {
 	p.Drain()
 	result, descriptor := p.perform(m)
@@ -197,15 +194,14 @@ func (p *Process) reply(to syscall.RawConn, m *message) error {
 	return err
 }
 
-// perform makes a call. The descriptor that it returns, if it is not 0, goes to
-// the other process and is closed here.
+// perform makes a call. If descriptor is not 0, the caller sends it to the other process and closes it.
 func (p *Process) perform(m *message) (result int64, descriptor int) {
 	var n int
 	var err error
 	if m.call == callOpen {
 		p.server.mu.RLock()
 		defer p.server.mu.RUnlock()
-		if p.server.leaving.Load() {
+		if p.server.refusesOpens.Load() {
 			return pathGone, 0
 		}
 	}
@@ -215,12 +211,12 @@ func (p *Process) perform(m *message) (result int64, descriptor int) {
 	case m.call == callMap:
 		n, descriptor, err = p.mapForPeer(m)
 	case m.call == callUnmap:
-		err = p.unmapForPeer(m, m.mapped())
+		err = p.unmapForPeer(m, m.mapHandle())
 	default:
 		n, err = p.dispatch(m)
 	}
 	if m.call == callOpen && err == nil {
-		// What Open has counted is the sharing from now on.
+		// Open has made a reference. Share makes the one of the sharing, and that of Open is dropped.
 		h := Handle(n)
 		p.openedFor(m.predecessor, h)
 		descriptor, err = p.Share(h)
@@ -245,25 +241,24 @@ func (p *Process) perform(m *message) (result int64, descriptor int) {
 	return -int64(p.Errno(err)), 0
 }
 
-// releaseForPeer is told by another process that it has closed a descriptor of
-// the open file. process is 0 if it has had no record locks.
+// releaseForPeer is called for another process that has closed a descriptor of the open file. process is the process whose record locks
+// are released; 0: it has had none.
 func (p *Process) releaseForPeer(h Handle, process int) error {
 	defer p.server.unreported.Delete(h)
 	f, err := p.files.get(h)
-	if err != nil { // the watch was faster
-		if late, ok := p.server.failed.LoadAndDelete(h); ok {
+	if err != nil { // the goroutine of watchFor has closed the file already
+		if late, ok := p.server.closeErrors.LoadAndDelete(h); ok {
 			return late.(error)
 		}
 		return nil
 	}
-	p.locks.closed(f, process)
-	return errors.Join(p.closeShared(f), f.unwritten())
+	p.locks.descriptorClosed(f, process)
+	return errors.Join(p.closeShared(f), f.takeRelayErr())
 }
 
-// An RedirectError says that another process of the rank has the partition
-// and serves whoever asks it. It is syscall.EBUSY to those who cannot.
+// A RedirectError says that another process of the rank has the partition, and makes calls for this one. Err wraps syscall.EBUSY.
 type RedirectError struct {
-	Address string // its Address
+	Address string // Process.Address of the other process
 	Err     error  // why this process cannot have the partition
 }
 

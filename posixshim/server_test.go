@@ -52,7 +52,7 @@ func (p *Process) client(t testing.TB) *client {
 	require.NoError(t, err)
 	require.NoError(t, unix.SetNonblock(fds[1], true))
 	p.server.connections.Add(1)
-	conn := p.server.enter(os.NewFile(uintptr(fds[1]), "connection"), nil)
+	conn := p.server.addConnection(os.NewFile(uintptr(fds[1]), "connection"), nil)
 	c := &client{t, fds[0], conn.done}
 	p.serveConnection(conn)
 	t.Cleanup(c.close)
@@ -177,7 +177,7 @@ func alone(p *Process) (left int) {
 // closed the last one and asks what came of that.
 func TestLeaveAnswers(t *testing.T) {
 	p := newPartition(t).process(t)
-	p.server.askTime = Hang
+	p.server.closeQueryTime = Hang
 	c := p.client(t)
 	h, socket := c.open("f")
 	require.NoError(t, unix.Close(socket))
@@ -197,7 +197,7 @@ func TestLeaveAnswers(t *testing.T) {
 	assert.Zero(t, <-left)
 
 	p = newPartition(t).process(t)
-	p.server.askTime = 100 * time.Millisecond
+	p.server.closeQueryTime = 100 * time.Millisecond
 	c = p.client(t)
 	rest, err := p.Alone(1)
 	require.NoError(t, err)
@@ -213,13 +213,13 @@ func TestLeaveAnswers(t *testing.T) {
 // that one in yet: on a busy machine that takes a while.
 func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	p := newPartition(t).process(t)
-	p.server.askTime = Hang
+	p.server.closeQueryTime = Hang
 	first := p.client(t)
 	_, socket := first.open("f")
 	first.close()
 	number, err := p.Serve()
 	require.NoError(t, err)
-	p.server.callersMu.Lock() // nobody is let in
+	p.server.peersMu.Lock() // nobody is let in
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
@@ -235,7 +235,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 		assert.Fail(t, "it has not waited for who comes")
 	case <-time.After(100 * time.Millisecond):
 	}
-	p.server.callersMu.Unlock()
+	p.server.peersMu.Unlock()
 	require.NoError(t, unix.Close(fd)) // it does not ask after all
 	assert.Zero(t, <-left)
 }
@@ -375,7 +375,7 @@ func TestMessage(t *testing.T) {
 		assert.Equal(t, "data", string(m.data()))
 		assert.EqualValues(t, -1, m.number())
 		assert.Zero(t, m.int())
-		assert.True(t, m.whole())
+		assert.True(t, m.complete())
 	}
 	assert.ErrorIs(t, m.receive(in), io.EOF)
 	for n := 1; n < len(b); n++ {
@@ -384,7 +384,7 @@ func TestMessage(t *testing.T) {
 	for range 10 {
 		m.number()
 	}
-	assert.False(t, m.whole(), "there are six numbers")
+	assert.False(t, m.complete(), "there are six numbers")
 }
 
 // structStat is how many bytes a struct stat has.

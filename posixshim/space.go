@@ -33,14 +33,15 @@ func (p *Process) Fallocate(h Handle, mode int, off, n, limit int64) error {
 		return syscall.EOPNOTSUPP
 	}
 	if !keep {
-		if err := mayGrow(f.current().Stat, off+n, limit); err != nil {
+		if err := checkGrowth(f.current().Stat, off+n, limit); err != nil {
 			return err
 		}
 	}
-	return p.besideMapping(f, do)
+	return p.changeMapped(f, do)
 }
 
-func (f *openFile) tell() int64 {
+// position returns the offset of the open file.
+func (f *openFile) position() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.offset

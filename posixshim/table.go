@@ -9,8 +9,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// A Handle names an open file of a Process: the number of its slot in the low
-// 32 bits, the generation of the slot in the 30 above, which is never 0: smaller handles are the numbers of mounts.
+// A Handle names an open file of a Process. The low 32 bits are the index of its slot, the 30 bits above are the generation of the
+// slot. A generation is never 0, so the numbers of mounts are no handles.
 type Handle int64
 
 // lost is NV_LOST of shim/nv.h.
@@ -22,60 +22,58 @@ const (
 	generations = 1<<30 - 1
 )
 
-// table maps handles to open files. Looking up takes no lock: a slot is filled
-// before its handle is given away, and emptied before it is used again.
+// table maps handles to open files. A look-up takes no lock: a slot is set before its handle is returned, and cleared before it is
+// used for another file.
 type table struct {
 	chunk [chunks]atomic.Pointer[[chunkFiles]slot]
 	count atomic.Int64 // open files
 
-	mu    sync.Mutex
-	above uint32   // no handle has a lower generation
-	free  []uint32 // slots to use again
-	used  uint32   // slots ever used
+	mu            sync.Mutex // guards the rest, and the generations of slots
+	minGeneration uint32     // no handle has a lower one
+	free          []uint32   // slots whose files have been closed
+	used          uint32     // slots that have ever had a file
 }
 
 type slot struct {
 	file       atomic.Pointer[openFile]
-	generation uint32 // of the handle given out last; guarded by table.mu
+	generation uint32 // of the slot's last handle; guarded by table.mu
 }
 
-// An openFile is an open file description: what descriptors that were
-// duplicated from each other share.
+// An openFile is an open file description, which all duplicates of a descriptor share.
 type openFile struct {
 	handle Handle
-	flags  atomic.Int32 // of open(2), as F_GETFL and F_SETFL see them
-	refs   atomic.Int32 // descriptors; 0 is closed
+	flags  atomic.Int32 // flags of open(2), as F_GETFL returns them
+	refs   atomic.Int32 // references: descriptors, mappings, sharings; 0: the file is closed
 	isDir  bool
-	at     *mountPoint
 
-	// dir and path are where it was opened, for the move to another mount.
+	mountPoint *mountPoint
+	// dir and path are what the file was opened by. When the mount is opened again, the file is opened again by them.
 	dir  microfs.Ino
 	path string
 
-	predecessor *predecessor          // if others know it by what that has left
-	watch       atomic.Pointer[watch] // if other processes share it
-	viewed      atomic.Bool           // it is mapped from the view, which needs its place: see view.go
-	lost        atomic.Pointer[error] // why what was written past the shim is not in it
+	predecessor    *predecessor          // if not nil, other processes use a handle of that for the file
+	watch          atomic.Pointer[watch] // if not nil, the file is shared with other processes
+	mappedFromView atomic.Bool           // the view needs the blocks of the file: see view.go
+	relayErr       atomic.Pointer[error] // why relayed data was not written to the file (relay.go)
 
-	// file is the file in the mount. It is replaced when the process moves
-	// from the mount it reads to one it writes; until then it is the first.
+	// file is the file in the current mount. moveFiles replaces it when the mount is opened again. Until then it points to first.
 	file  atomic.Pointer[vfs.File]
 	first vfs.File
-	// retired is the mount that it has stayed in, because no later one has it; nil as a rule. Guarded by Process.mu.
+	// retired is the earlier mount that the file is still in, because the current one does not have it; mostly nil. Guarded by Process.mu.
 	retired *retiredMount
 
-	mu      sync.Mutex // offset and listing
-	offset  int64
-	listing []microfs.Dirent // names read so far of a directory
-	whole   bool             // listing is all there is
+	mu        sync.Mutex // guards the rest
+	offset    int64
+	listing   []microfs.Dirent // names of a directory, read so far
+	listedAll bool             // listing has all names
 }
 
 func (f *openFile) current() vfs.File { return *f.file.Load() }
 
-// needsWriter says that the file is open for writing, is read by the kernel from where it is, or would be lost in
-// another mount because it has no name any more.
+// needsWriter says whether the process has to keep the mount open for writing because of the file: it is open for writing, the kernel
+// reads its blocks by way of the view, or it has no name by which it could be opened in another mount.
 func (f *openFile) needsWriter() bool {
-	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY || f.viewed.Load() {
+	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY || f.mappedFromView.Load() {
 		return true
 	}
 	attr, err := f.current().Stat()
@@ -98,7 +96,7 @@ func (t *table) get(h Handle) (*openFile, error) {
 	return nil, syscall.EBADF
 }
 
-// add gives f a handle. ENFILE if there are too many.
+// add gives f a handle. It fails with ENFILE if the table is full.
 func (t *table) add(f *openFile) (Handle, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +115,7 @@ func (t *table) add(f *openFile) (Handle, error) {
 		t.chunk[i/chunkFiles].Store(c)
 	}
 	s := &c[i%chunkFiles]
-	s.generation = max(s.generation%generations, t.above) + 1
+	s.generation = max(s.generation%generations, t.minGeneration) + 1
 	f.handle = Handle(s.generation)<<32 | Handle(i)
 	f.refs.Store(1)
 	s.file.Store(f)
@@ -125,7 +123,7 @@ func (t *table) add(f *openFile) (Handle, error) {
 	return f.handle, nil
 }
 
-// remove takes away the handle of f.
+// remove clears the slot of f.
 func (t *table) remove(f *openFile) {
 	i := uint32(f.handle)
 	t.mu.Lock()
@@ -135,7 +133,7 @@ func (t *table) remove(f *openFile) {
 	t.count.Add(-1)
 }
 
-// any says whether an open file is such a one.
+// any says whether such is true of an open file.
 func (t *table) any(such func(*openFile) bool) bool {
 	found := false
 	t.each(func(f *openFile) { found = found || such(f) })

@@ -17,10 +17,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// maxPackets is how many packets one process may hand over.
+// maxPackets is the most packets of a handover.
 const maxPackets = 1 << 20
 
-// A Handover is what a process hands over.
+// A Handover has the packets that a process has handed over.
 type Handover struct {
 	Rank, Size int
 	PID        int
@@ -28,8 +28,8 @@ type Handover struct {
 	packets [kindEnd][]*packet // by kind, each in order
 }
 
-// ReceiveHandover receives what a process hands over, on a SOCK_SEQPACKET socket. io.EOF says that there is nothing, other
-// errors that it is not a handover, or not all of it; nothing is left open then.
+// ReceiveHandover receives a handover on a SOCK_SEQPACKET socket. io.EOF says that the other process has closed the socket without sending
+// anything. Other errors say that the packets are no handover, or not all of it. If there is an error, no descriptor is left open.
 func ReceiveHandover(socket int) (*Handover, error) {
 	in := &Handover{}
 	buf := make([]byte, handOverMax)
@@ -56,7 +56,7 @@ func ReceiveHandover(socket int) (*Handover, error) {
 	}
 }
 
-// Close closes what was not taken over: to the processes that have the files their owner has ended.
+// Close closes the descriptors that were not taken over. To the processes that have the files, the server has then ended.
 func (in *Handover) Close() {
 	for _, packets := range in.packets {
 		for _, p := range packets {
@@ -68,7 +68,7 @@ func (in *Handover) Close() {
 	}
 }
 
-// Answer tells the process what has come of it: nil is that it may end.
+// Answer sends the result to the process that hands over; nil: it may end.
 func (in *Handover) Answer(socket int, err error) error {
 	errno := uint32(0)
 	if err != nil {
@@ -77,7 +77,7 @@ func (in *Handover) Answer(socket int, err error) error {
 	return sendPacket(socket, newPacket(kindAnswer, -1).put32(8, errno))
 }
 
-// file makes the descriptor of a packet a file, which has it then.
+// file makes an os.File of the descriptor of a packet.
 func (p *packet) file(name string) (*os.File, error) {
 	if err := unix.SetNonblock(p.fd, true); err != nil {
 		return nil, err
@@ -87,21 +87,20 @@ func (p *packet) file(name string) (*os.File, error) {
 	return f, nil
 }
 
-// takePause is between two attempts to get a partition that another process has just now.
+// takePause is the time between two attempts to open a partition that another process has.
 const takePause = 20 * time.Millisecond
 
-// TakeOver goes on with what another process of this rank has handed over. It waits for the partition until ctx
-// ends, as long as others have it. What it has not taken over when it fails is still the handover's. p is one
-// that NewForTakeover has made.
+// TakeOver takes over the open files of another process of this rank. If another process has the partition, it waits until ctx ends. If
+// TakeOver fails, descriptors that it has not taken over still belong to in. NewForTakeover has made p.
 func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
-	p.taking.Lock() // one after the other: see Kept
-	defer p.taking.Unlock()
+	p.takeoverMu.Lock() // one takeover at a time uses p.kept
+	defer p.takeoverMu.Unlock()
 	begin := in.packets[kindBegin][0]
 	h := &predecessor{number: uint64(begin.get64(16)), handles: make(map[Handle]Handle)}
-	if err := unix.Listen(begin.fd, unix.SOMAXCONN); err != nil { // this process is whom connections name from now on
+	if err := unix.Listen(begin.fd, unix.SOMAXCONN); err != nil { // makes this process the peer (SO_PEERCRED) of new connections
 		return fmt.Errorf("the socket of process %d: %w", in.PID, err)
 	}
-	t := &taking{p: p, in: in, predecessor: h, files: make(map[Handle]*openFile)}
+	t := &takeover{p: p, in: in, predecessor: h, files: make(map[Handle]*openFile)}
 	if err := t.check(); err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
 	t.takeMemory()
 	p.mu.RUnlock()
 	t.takeLocks()
-	h.acquire() // until everything is there
+	h.acquire() // keeps h until the takeover is complete
 	defer p.releasePredecessor(h)
 	for _, w := range in.packets[kindWatch] {
 		if err := t.takeWatch(w); err != nil {
@@ -132,17 +131,16 @@ func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
 	return nil
 }
 
-// taking is a handover on its way to p.
-type taking struct {
+// takeover is a handover that p is taking over.
+type takeover struct {
 	p           *Process
 	in          *Handover
 	predecessor *predecessor
 	files       map[Handle]*openFile // by the handles of the other process
 }
 
-// check looks at what the packets say of each other, and makes the open files, with as many references as
-// they have.
-func (t *taking) check() error {
+// check checks that the packets are consistent. It makes the open files and counts their references.
+func (t *takeover) check() error {
 	if int(t.p.files.count.Load())+len(t.in.packets[kindFile]) > chunks*chunkFiles/2 {
 		return syscall.ENFILE
 	}
@@ -152,11 +150,11 @@ func (t *taking) check() error {
 		if h <= 0 || h&Itself != 0 || h>>32 > takeoverGeneration || t.files[h] != nil || at >= microfs.Ino(len(t.p.mounts)) {
 			return errHandOver
 		}
-		f := &openFile{at: t.p.mounts[at], isDir: k.get32(48)&fileIsDir != 0, dir: k.ino(24), path: string(k.b[56:]), predecessor: t.predecessor, offset: max(k.get64(32), 0)}
+		f := &openFile{mountPoint: t.p.mounts[at], isDir: k.get32(48)&fileIsDir != 0, dir: k.ino(24), path: string(k.b[56:]), predecessor: t.predecessor, offset: max(k.get64(32), 0)}
 		f.flags.Store(int32(k.get32(40)))
 		if errno := k.get32(44); errno != 0 && errno < maxErrno {
 			err := error(syscall.Errno(errno))
-			f.lost.Store(&err)
+			f.relayErr.Store(&err)
 		}
 		t.files[h] = f
 	}
@@ -187,12 +185,12 @@ func (t *taking) check() error {
 	return nil
 }
 
-// mount opens the mounts that files are in, for writing if a file is, and the first one. The caller calls p.mu.RUnlock.
-func (t *taking) mount(ctx context.Context) error {
+// mount opens the mounts of the files, for writing if a file needs it, and in any case the first mount. The caller calls p.mu.RUnlock.
+func (t *takeover) mount(ctx context.Context) error {
 	writes := make(map[*mountPoint]bool)
 	var kept []microfs.Ino
 	for _, k := range t.in.packets[kindFile] {
-		m := t.files[k.handle(8)].at
+		m := t.files[k.handle(8)].mountPoint
 		writes[m] = writes[m] || k.get32(40)&syscall.O_ACCMODE != syscall.O_RDONLY && k.get32(40)&unix.O_PATH == 0 || k.get32(48)&fileNameless != 0
 		kept = append(kept, k.ino(16))
 	}
@@ -211,7 +209,7 @@ func (t *taking) mount(ctx context.Context) error {
 	return first.wait(ctx, writes[first])
 }
 
-// wait is acquire as soon as others let it be.
+// wait is acquire, but repeats it while another process has the partition.
 func (m *mountPoint) wait(ctx context.Context, write bool) error {
 	for {
 		_, err := m.acquire(write)
@@ -226,12 +224,12 @@ func (m *mountPoint) wait(ctx context.Context, write bool) error {
 	}
 }
 
-// open opens the files in their mounts. One that is not there any more is ESTALE for those who have it.
-func (t *taking) open() {
+// open opens the files in their mounts. Calls on a file that cannot be opened fail with ESTALE.
+func (t *takeover) open() {
 	for _, k := range t.in.packets[kindFile] {
 		f := t.files[k.handle(8)]
 		refs := f.refs.Load()
-		if refs == 0 { // they have closed it meanwhile
+		if refs == 0 { // no watch, connection or memory refers to it
 			continue
 		}
 		file, err := f.reopen(k.ino(16))
@@ -248,12 +246,12 @@ func (t *taking) open() {
 	}
 }
 
-// reopen opens a file by its number, or if it is not this file system's own by its name.
+// reopen opens a file by its inode or, if the file system cannot do that, by its path.
 func (f *openFile) reopen(ino microfs.Ino) (vfs.File, error) {
-	if !f.at.mounted() { // it has ended meanwhile
+	if !f.mountPoint.mounted() { // Finish has closed the mount
 		return nil, errFinished
 	}
-	fs := f.at.mount.FS
+	fs := f.mountPoint.mount.FS
 	flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND | syscall.O_DSYNC | unix.O_PATH)
 	if f.isDir {
 		return fs.Open(ino, ".", flags, 0)
@@ -268,7 +266,7 @@ func (f *openFile) reopen(ino microfs.Ino) (vfs.File, error) {
 	return file, err
 }
 
-// staleIdentity is what a staleFile was that this process never had.
+// staleIdentity is the file of a staleFile that this process could not open.
 type staleIdentity struct {
 	vfs.File
 	ino microfs.Ino
@@ -278,8 +276,8 @@ type staleIdentity struct {
 func (g staleIdentity) Ino() microfs.Ino { return g.ino }
 func (g staleIdentity) IsDir() bool      { return g.dir }
 
-// takeMemory goes on with the memory of mapped files.
-func (t *taking) takeMemory() {
+// takeMemory takes over the memory of mapped files.
+func (t *takeover) takeMemory() {
 	maps := &t.p.maps
 	maps.mu.Lock()
 	defer maps.mu.Unlock()
@@ -322,8 +320,7 @@ func (t *taking) takeMemory() {
 	maps.count.Store(int32(len(maps.files)))
 }
 
-// takeOver goes on with memory of a size, which another process had. Without what it was when it was saved nobody can tell
-// what was changed.
+// takeOver takes over memory of a size. If the memory has a writer it needs the copy too, by which changes are found.
 func (m *mapping) takeOver(size int64) error {
 	for _, fd := range []int{m.fd, m.clean.fd} {
 		if fd < 0 && m.writer == nil {
@@ -340,8 +337,8 @@ func (m *mapping) takeOver(size int64) error {
 	return m.resize(size, true)
 }
 
-// takeLocks goes on with locks.
-func (t *taking) takeLocks() {
+// takeLocks takes over locks.
+func (t *takeover) takeLocks() {
 	l := &t.p.locks
 	defer l.reacquire(t.p.logf)
 	l.mu.Lock()
@@ -357,22 +354,22 @@ func (t *taking) takeLocks() {
 		}
 		table := &l.ranges
 		if what&2 != 0 {
-			table = &l.whole
+			table = &l.flocks
 		}
 		ino := k.ino(8)
-		l.put(table, ino, append((*table)[ino], lock{owner: owner, by: by, start: k.get64(32), end: k.get64(40), write: what&1 != 0}))
+		l.store(table, ino, append((*table)[ino], lock{owner: owner, by: by, start: k.get64(32), end: k.get64(40), write: what&1 != 0}))
 	}
 }
 
-// takeWatch goes on to wait for the end of a sharing.
-func (t *taking) takeWatch(k *packet) error {
+// takeWatch takes over a sharing.
+func (t *takeover) takeWatch(k *packet) error {
 	f := t.files[k.handle(8)]
 	end, err := k.file("a sharing of " + f.path)
 	if err != nil {
 		return err
 	}
 	w := &watch{File: end, stopped: make(chan struct{})}
-	w.foreign.Store(true)
+	w.detached.Store(true)
 	if k.get32(16)&1 != 0 {
 		h := f.handle
 		w.relay = &relay{file: f, write: func(b []byte) (int, error) { return t.p.Write(h, b, NoLimit) }}
@@ -385,14 +382,14 @@ func (t *taking) takeWatch(k *packet) error {
 	return nil
 }
 
-// takeCaller goes on with a connection.
-func (t *taking) takeCaller(k *packet) error {
+// takeCaller takes over a connection.
+func (t *takeover) takeCaller(k *packet) error {
 	conn, err := k.file("a connection")
 	if err != nil {
 		return err
 	}
 	t.p.server.connections.Add(1)
-	c := t.p.server.enter(conn, t.predecessor)
+	c := t.p.server.addConnection(conn, t.predecessor)
 	c.m.process = int(min(k.get32(8), math.MaxInt32))
 	for at := handOverSizes[kindCaller]; at < len(k.b); at += 16 {
 		if c.m.maps == nil {

@@ -13,38 +13,36 @@ import (
 	"nvmecr/microfs"
 )
 
-// Where `nvmecr serve` exports the files of a run, the kernel has this process's files, too: it reads them page
-// by page, when a page is touched, and keeps a page once for all processes of the host. A large file that nobody
-// writes to is mapped from there, and not copied (mapping.go). The server reads the store by itself and asks this process
-// for nothing, so a page may be touched wherever this process is, also while it holds locks.
+// The view is the FUSE file system by which nvmecr serve exports the files of a run to the kernel of the host. A large file that
+// nobody writes to is mapped from the view instead of being copied (mapping.go). The kernel then reads a page when it is touched, and
+// keeps it once for all processes of the host. nvmecr serve reads the store itself and never calls this process. So this process may
+// touch such a page anywhere, even while it holds locks.
 //
-// The server reads beside the writer, which this process has to be: it keeps the file open as long as it is mapped, so
-// that its place is not used for anything else, whatever becomes of its names. In a tree that all processes have the index keeps
-// the place of a file that anybody has open, and others may write to the file: the kernel then shows old bytes or new ones, as two
-// opens of a file that others write do.
+// nvmecr serve reads the blocks while this process has the partition open for writing. This process keeps the file open as long as it is
+// mapped, so that the blocks are not reused, even if the file is unlinked. In a tree of the whole job the index keeps the blocks of
+// open files, and other processes may write to the file. A mapped page then has the old or the new bytes.
 
-// A View is where the kernel has the files of a process.
+// A View says where the kernel has the files of a process.
 type View struct {
-	Dir    string // what MOUNT is to the process; "" if there is none
-	Number uint64 // what the numbers of inodes there have in the bits from ViewShift on
+	Dir    string // the directory that corresponds to the mount; "": there is no view
+	Number uint64 // the bits from ViewShift on of inode numbers in that directory
 }
 
-// ViewShift is the first bit of a tree's number in the numbers of inodes of a view. Numbers of microfs do not reach it.
+// ViewShift is the lowest bit of a tree's number in the inode numbers of a view. Inode numbers of microfs are smaller.
 const ViewShift = 40
 
-// ViewFlags are flags of open(2) that say to a view that the file is to be mapped, beside O_RDONLY: of a file of the
-// kernel's they change nothing.
+// ViewFlags, with O_RDONLY, are the flags of open(2) that tell the view that the file is to be mapped. They have no other effect
+// on a regular file.
 const ViewFlags = unix.O_NONBLOCK | unix.O_NOFOLLOW
 
-// minView is the smallest mapping that is not copied: the copy costs less than the calls to the server, and lasts
-// when the server is killed.
+// minView is the smallest mapping that is made from the view. A copy of a smaller one costs less than calls to nvmecr serve,
+// and stays readable if that is killed.
 const minView = 1 << 20
 
 // MapKept is NV_MAP_KEPT of shim/wire.h.
 const MapKept = 1 << 32
 
-// mapView returns the descriptor of the file as the kernel has it, which is the runtime's until Unmap; false
-// if the file has to be copied.
+// mapView returns the descriptor of the file in the view, which stays open until Unmap; false: the file has to be copied.
 func (p *Process) mapView(f *openFile, how int, n int64) (int, bool) {
 	if p.View == nil || f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
 		return 0, false
@@ -54,13 +52,13 @@ func (p *Process) mapView(f *openFile, how int, n int64) (int, bool) {
 	}
 	view, err := p.openView(f)
 	if err != nil {
-		return 0, false // a copy serves as well, if not as fast
+		return 0, false // a copy works too, but is slower
 	}
 	fd, ok := p.refMapping(f, how, ownfd.Hold(view))
 	return fd, ok
 }
 
-// refMapping counts one more mapping of a file from the view, whose descriptor is view, or what it has been mapped by before.
+// refMapping adds a mapping of a file from the view. view is the descriptor; -1: use the one by which the file is mapped already.
 func (p *Process) refMapping(f *openFile, how, view int) (int, bool) {
 	t := &p.maps
 	t.mu.Lock()
@@ -71,9 +69,9 @@ func (p *Process) refMapping(f *openFile, how, view int) (int, bool) {
 		m = newMapping()
 	}
 	if view < 0 && m != nil && m.view >= 0 && !viewAlive(m.view) {
-		return 0, false // unread pages would be SIGBUS: the next mapping is another server's, or a copy
+		return 0, false // nvmecr serve has ended, and pages that were not read raise SIGBUS
 	}
-	// What is written to memory that shows the file shows in shared mappings of that memory only.
+	// A shared mapping must show changes of the memory, if the file has memory: the view would not show them.
 	if m == nil || m.view < 0 && view < 0 || m.fd >= 0 && how&MapShared != 0 || p.Retain(f.handle) != nil {
 		if view >= 0 {
 			_ = ownfd.Close(view)
@@ -88,32 +86,32 @@ func (p *Process) refMapping(f *openFile, how, view int) (int, bool) {
 		_ = ownfd.Close(view)
 	default:
 		if m.view >= 0 {
-			_ = ownfd.Close(m.view) // another server has taken the place of a killed one
+			_ = ownfd.Close(m.view) // nvmecr serve was killed and started again
 		}
 		m.view = view
 	}
-	f.viewed.Store(!f.at.tree.Load())
-	m.renew(f)
+	f.mappedFromView.Store(!f.mountPoint.tree.Load())
+	m.refreshView(f)
 	t.add(ino, m)
 	return m.view, true
 }
 
-// viewAlive says that the server answers for a descriptor of its view.
+// viewAlive says whether nvmecr serve still answers calls on a descriptor of the view.
 func viewAlive(view int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(view, &st) == nil
 }
 
-// renew has the kernel ask the server for the attributes of a file that was changed, if it is mapped from the view: it
-// forgets the pages if size or time are others than they were. Where the server is gone, there is nothing to be had any more.
-func (m *mapping) renew(f *openFile) {
+// refreshView is called after a file was changed. If the file is mapped from the view, the kernel is made to ask nvmecr serve for its
+// attributes: it drops cached pages if size or time have changed. If nvmecr serve has ended, that fails and has no effect.
+func (m *mapping) refreshView(f *openFile) {
 	if m.view < 0 {
 		return
 	}
-	if f.at.tree.Load() {
-		_ = f.current().Sync() // the server knows what has been published
+	if f.mountPoint.tree.Load() {
+		_ = f.current().Sync() // nvmecr serve reads what has been published
 	} else {
-		_, _ = f.current().Stat() // what is to be written behind has to be written before
+		_, _ = f.current().Stat() // writes buffered data, which nvmecr serve then reads
 	}
 	var st unix.Stat_t
 	_ = unix.Fstat(m.view, &st)
@@ -125,12 +123,12 @@ func (p *Process) openView(f *openFile) (int, error) {
 	if attr, err := f.current().Stat(); err != nil || view.Dir == "" || !attr.Closed || attr.Ino>>ViewShift != 0 {
 		return -1, fmt.Errorf("the file is being written, is another rank's, or is not in the view: %w", errors.Join(syscall.ENOENT, err))
 	}
-	tree := f.at.tree.Load()
-	fs, err := f.at.acquire(!tree)
+	tree := f.mountPoint.tree.Load()
+	fs, err := f.mountPoint.acquire(!tree)
 	if err != nil {
 		return -1, err
 	}
-	f.viewed.Store(!tree) // from here on no other process gets the partition
+	f.mappedFromView.Store(!tree) // from here on Yield keeps the partition
 	path, attr, err := closedFile(fs, f)
 	p.mu.RUnlock()
 	fd := -1
@@ -138,7 +136,7 @@ func (p *Process) openView(f *openFile) (int, error) {
 		fd, err = view.open(path, &attr)
 	}
 	if err != nil && !p.mapsView(f) {
-		f.viewed.Store(false)
+		f.mappedFromView.Store(false)
 	}
 	return fd, err
 }
@@ -149,8 +147,7 @@ func (p *Process) mapsView(f *openFile) bool {
 	return m != nil && m.view >= 0
 }
 
-// closedFile returns the path, and the attributes, of a file that its writers have closed: with all that was written to it
-// in the store.
+// closedFile returns the path and the attributes of a file that no process is writing, after all its data is in the store.
 func closedFile(fs vfs.FS, f *openFile) (path string, attr microfs.Attr, err error) {
 	file := f.current()
 	if err = file.Sync(); err == nil {
@@ -168,7 +165,7 @@ func closedFile(fs vfs.FS, f *openFile) (path string, attr microfs.Attr, err err
 	return path, attr, err
 }
 
-// open opens the file of a path and of these attributes.
+// open opens the file in the view that has the path and the attributes; ESTALE if the file at the path is another one.
 func (v View) open(path string, attr *microfs.Attr) (int, error) {
 	fd, err := unix.Open(filepath.Join(v.Dir, path), unix.O_RDONLY|unix.O_CLOEXEC|ViewFlags, 0)
 	if err != nil {
@@ -180,7 +177,7 @@ func (v View) open(path string, attr *microfs.Attr) (int, error) {
 		err = syscall.ESTALE
 	}
 	if err != nil {
-		_ = unix.Close(fd) // it was not even read
+		_ = unix.Close(fd) // nothing was read
 		return -1, err
 	}
 	return fd, nil

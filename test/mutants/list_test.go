@@ -199,10 +199,10 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		`	return syscall.EIO
 }
 
-// Errno is the errno of err;`, `	return 0
+// Errno returns the errno of err.`, `	return 0
 }
 
-// Errno is the errno of err;`,
+// Errno returns the errno of err.`,
 		"TestErrno", ""},
 	{"posixshim: a handle of a closed file is another's", "posixshim/table.go",
 		`f != nil && f.handle == h {`, `f != nil {`,
@@ -211,7 +211,7 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		`case byAddress[peer] >= each:`, `case byAddress[peer] >= each && false:`,
 		"TestGuestsOfOneAddress", ""},
 	{"posixshim: who reads media does not wait for what others have taken on", "posixshim/mount.go",
-		`m.p.Await() // what is read from media has to be there`, ``,
+		`m.p.Await() // relayed data of other processes has to be in the files before they are read`, ``,
 		"TestAwaitsOtherRelays", ""},
 	{"owner: a process that relays is not waited for", "internal/owner/relay.go",
 		`			c.await(file)`, ``,
@@ -238,7 +238,7 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		`if f.refs.Add(-1) > 0 {`, `if f.refs.Add(-1) > 1<<20 {`,
 		"TestOffsetIsSharedByDescriptorsOfOneFile", ""},
 	{"posixshim: locks are not handed over", "posixshim/handover.go",
-		`	e.findLocks(executes)
+		`	e.collectLocks(executes)
 `, ``,
 		"TestHandOver", ""},
 	{"posixshim: memory that others map is written by pages", "posixshim/changes.go",
@@ -260,7 +260,7 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		`err = f.current().Close()`, `_ = f.current().Close()`,
 		"TestCloseTellsItsError", ""},
 	{"posixshim: fsync does nothing", "posixshim/files.go",
-		`err = errors.Join(f.unwritten(), f.current().Sync())`, `err = f.unwritten()`,
+		`err = errors.Join(f.takeRelayErr(), f.current().Sync())`, `err = f.unwritten()`,
 		"TestFsyncReachesTheFile", ""},
 	{"posixshim: locks of two owners on one range", "posixshim/locks.go",
 		`h.owner != l.owner && h.overlaps(l) && (h.write || l.write)`, `false && h.overlaps(l)`,

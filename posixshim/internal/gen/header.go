@@ -42,7 +42,7 @@ var marshal = map[string]marshalling{
 	"gather": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
 		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
 		"nv_put_gather(&m, %[1]s, %[1]s_count)", "vector(m.data())"},
-	"process": {"pid_t %s", "int32_t %s", "%s", "%s int32", "int(%s)", "nv_put_number(&m, %s)", "m.locker()"},
+	"process": {"pid_t %s", "int32_t %s", "%s", "%s int32", "int(%s)", "nv_put_number(&m, %s)", "m.lockOwner()"},
 	"int":     {"int %s", "int32_t %s", "%s", "%s int32", "int(%s)", "nv_put_number(&m, %s)", "m.int()"},
 	"uint":    {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s", "nv_put_number(&m, %s)", "m.uint()"},
 	"offset":  {"off_t %s", "int64_t %s", "%s", "%s int64", "%s", "nv_put_offset(&m, %s)", "m.number()"},

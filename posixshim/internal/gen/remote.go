@@ -66,7 +66,7 @@ func writeDispatch(b *bytes.Buffer, t *table) error {
 		if len(names) > 0 {
 			fmt.Fprintf(&src, "\t\t%s := %s\n", strings.Join(names, ", "), strings.Join(takes, ", "))
 		}
-		fmt.Fprint(&src, "\t\tif m.whole() {\n")
+		fmt.Fprint(&src, "\t\tif m.complete() {\n")
 		result := "err"
 		if f.value {
 			result = "result, err"
