@@ -24,37 +24,35 @@ import (
 	"nvmecr/posixshim"
 )
 
-// What a rank may cost beside its application.
+// Limits of what the runtime uses in the application's process.
 const (
-	// maxProcs is how many threads run Go code at once. Not fewer on a machine
-	// with fewer cores: a thread in a system call keeps its place for as long as
-	// the monitor thread naps, and another one of the application may want one.
+	// maxProcs is GOMAXPROCS. It is not lower on a machine with fewer cores: a thread in a system call keeps its P until Go's monitor
+	// thread takes it away, and other threads of the application must not wait for that.
 	maxProcs  = 4
 	gcPercent = 50 // the heap is small and seldom grows
 )
 
-// opening is how this process comes to its partition.
+// opening has what this process needs to open its partition.
 var opening struct {
 	processfs.Opener
 	getenv func(string) string
 
 	mu   sync.Mutex
-	proc *store.Proc // once it is known
+	proc *store.Proc // nil: not known yet; guarded by mu
 
-	joint atomic.Pointer[joint] // while MPI_Init opens the partition
+	joint atomic.Pointer[joint] // set while MPI_Init opens the partition
 }
 
-// start prepares the runtime. Nothing is opened: the process may be one that
-// only asks for a path that is not there, or is about to call MPI_Init. own is
-// called for descriptors.
+// start prepares the runtime. It opens no partition: the process may only look for a path that does not exist, or be about to call
+// MPI_Init. The runtime calls own for its descriptors.
 func start(mount string, variables []byte, own unsafe.Pointer) error {
 	ownfd.Keep(ownfd.Keeper{
-		Hold: func(fd int) int { return callOwn(own, fd, ownHold) },
-		Stay: func(fd int) { callOwn(own, fd, ownStay) },
-		Drop: func(fd int) { callOwn(own, fd, ownDrop) },
+		Hold: func(fd int) int { return callOwn(own, fd, ownOpened) },
+		Stay: func(fd int) { callOwn(own, fd, ownKeepNumber) },
+		Drop: func(fd int) { callOwn(own, fd, ownClosing) },
 		Aside: func(open func()) {
-			callOwn(own, 0, ownAside)
-			defer callOwn(own, 0, ownBeside)
+			callOwn(own, 0, ownReserve)
+			defer callOwn(own, 0, ownUnreserve)
 			open()
 		},
 	})
@@ -62,7 +60,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	runtime.GOMAXPROCS(maxProcs)
 	debug.SetGCPercent(gcPercent)
 	process = posixshim.New(opening.Open, complain)
-	opening.Process, opening.Proc, opening.Logf, opening.Formatted = process, where, complain, formatted
+	opening.Process, opening.Proc, opening.Logf, opening.Formatted = process, whichRank, complain, formatted
 	process.Ending = dial.Retire
 	process.Identify = store.Cred
 	process.Successor = successor
@@ -98,11 +96,11 @@ func complain(format string, args ...any) {
 		opening.mu.Unlock()
 	}
 	line := []byte(who + text + "\n")
-	_, _ = unix.Write(2, line) // there is nowhere else to say it
+	_, _ = unix.Write(2, line) // if that fails there is no other place for messages
 }
 
-// where returns this process's rank, from MPI or the environment.
-func where() (store.Proc, error) {
+// whichRank returns this process's rank, from MPI or the environment.
+func whichRank() (store.Proc, error) {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
 	if opening.proc == nil {
@@ -115,14 +113,14 @@ func where() (store.Proc, error) {
 	return *opening.proc, nil
 }
 
-// view is where the kernel of this host has the files of this process.
+// view returns where the kernel of this host has the files of this process.
 func view() (v posixshim.View) {
-	p, err := where()
+	p, err := whichRank()
 	if err != nil || opening.Config.Export == "" {
 		return v
 	}
 	if opening.Config.View == config.ViewJob {
-		p = store.Proc{Rank: 0, Size: 1} // the server writes no partition: it has the tree as a process without a rank has it
+		p = store.Proc{Rank: 0, Size: 1} // nvmecr serve, like a process without a rank, has all files in one tree
 	}
 	v.Dir, v.Number = p.Tree()
 	v.Dir = filepath.Join(opening.Config.Export, v.Dir)
@@ -148,58 +146,58 @@ func recordRank(job *mpiwrap.Job) error {
 	return nil
 }
 
-// hostName is how the scheduler calls this host.
+// hostName returns the scheduler's name of this host.
 func hostName() string {
 	if name := opening.getenv("SLURMD_NODENAME"); name != "" {
 		return name
 	}
-	name, _ := os.Hostname() // "": no plan has that
+	name, _ := os.Hostname() // if that fails the name is "", which is in no mapping
 	return name
 }
 
-// mpiInit opens the partition for writing, on all ranks or on none. It is
-// called inside MPI_Init, on the thread that the application called it on.
+// mpiInit opens the partition for writing on all ranks, or fails on all of them. It is called in MPI_Init, on the thread of the
+// application that has called that.
 func mpiInit() error {
 	job, err := mpiwrap.Join(opening.Config.Mapping, len(opening.Config.Targets), hostName())
-	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has none: the launcher's environment will do
+	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has no MPI; the rank is in the launcher's environment
 		return report(openForWriting())
 	}
 	if err == nil {
 		if err = recordRank(job); err == nil {
 			err = openInJob(job)
 		} else {
-			_ = job.Formatted(err) // the ranks that share the target wait for it
+			_ = job.Formatted(err) // ranks with the same target wait for this one
 		}
 		err = job.Agree(err)
 	}
 	return report(err)
 }
 
-// joint is how the thread that is in MPI_Init speaks with the ranks that share its target.
+// joint lets the thread that is in MPI_Init communicate with the ranks that have the same target.
 type joint struct {
 	thread    int
-	formatted func() error // as in store.Options
+	formatted func() error // see store.Options
 }
 
-// openInJob opens the partition for writing. The rank that formats the target tells the others once
-// there is a table, or that it has given up; they wait for it where they have to, and otherwise at
-// the end.
+// openInJob opens the partition for writing. Formatted is a collective call of the ranks with the same target. The rank that formats the
+// target calls it when the target has a partition table, or when that has failed. The others call it where they need the table, or
+// after opening.
 func openInJob(job *mpiwrap.Job) error {
 	var once sync.Once
-	var told error
+	var result error
 	formatted := func(outcome error) error {
-		once.Do(func() { told = job.Formatted(outcome) })
-		return told
+		once.Do(func() { result = job.Formatted(outcome) })
+		return result
 	}
 	opening.joint.Store(&joint{unix.Gettid(), func() error { return formatted(nil) }})
 	err := contained(openForWriting)
 	opening.joint.Store(nil)
-	_ = formatted(err) // for those who do not know yet; Agree tells of it, too
+	_ = formatted(err) // if it has not been called yet; Agree returns the error
 	return err
 }
 
-// formatted returns store.Options.Formatted. MPI is for the thread that is in MPI_Init alone: others
-// that open the partition at the same time poll.
+// formatted returns store.Options.Formatted; nil: poll instead. Only the thread that is in MPI_Init may use MPI. Other threads may open
+// the partition at the same time.
 func formatted() func() error {
 	if j := opening.joint.Load(); j != nil && j.thread == unix.Gettid() {
 		return j.formatted
@@ -207,7 +205,7 @@ func formatted() func() error {
 	return nil
 }
 
-// contained is f, or EIO if f panics: whatever happens to a rank, the others do not wait for it.
+// contained calls f, and returns EIO if f panics, so that the other ranks do not wait for this one.
 func contained(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -217,8 +215,8 @@ func contained(f func() error) (err error) {
 	return f()
 }
 
-// report makes a failed MPI_Init the error of every later call. The rank that
-// failed tells the user; the others fail with its errno.
+// report makes an error of mpiInit the error of every later call. The rank whose own error it is prints it; the others fail with its
+// errno.
 func report(err error) error {
 	if err == nil {
 		return nil
@@ -227,7 +225,7 @@ func report(err error) error {
 	switch {
 	case !errors.As(err, &failed):
 		complain("files under %s cannot be used: %v", opening.Config.Mount, err)
-	case failed.Mine: // complain says which rank this is
+	case failed.Mine: // complain prints the rank
 		complain("files under %s cannot be used: %s", opening.Config.Mount, failed.Cause)
 	}
 	errno := posixshim.Errno(err)
@@ -235,16 +233,15 @@ func report(err error) error {
 	return errno
 }
 
-// mpiFinalize has nothing to let go of: after MPI_Init the runtime does not
-// use MPI, and files work until the process ends. Files that are mapped get what
-// was written to their memory.
+// mpiFinalize writes changes of mapped memory to the files. It closes nothing: after MPI_Init the runtime does not use MPI, and files
+// work until the process ends.
 func mpiFinalize() error { return process.SyncMappings() }
 
-// finish ends the use of the mount when the process ends.
+// finish closes all files and mounts when the process ends.
 func finish() error {
 	err := process.Finish()
 	if cfg := opening.Config; err != nil && cfg != nil && cfg.Durability == config.DurableClose {
-		complain("what was written may not be complete: %v", err) // not reported elsewhere
+		complain("what was written may not be complete: %v", err) // no call returns this error
 	}
 	return err
 }

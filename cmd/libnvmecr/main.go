@@ -1,13 +1,12 @@
-// Libnvmecr is the Go runtime of the preloaded library, a C shared library
-// that libnvmecr.so loads when an application first needs it. There is one for
-// each MPI library (build tags openmpi and mpich) and one without.
+// Libnvmecr is the Go runtime of the preloaded library: a C shared library that libnvmecr.so loads when an application makes the first
+// call on a file of a mount. It is built once for each MPI library (build tags openmpi and mpich), and once without MPI.
 //
-// Its exported functions come from posixshim/calls.txt. They translate between
-// C and Go and do nothing else: POSIX is in posixshim, opening the partition in
-// open.go. They return -errno, and may be called from any thread.
+// Its exported functions are generated from posixshim/calls.txt (exports_gen.go). They translate between C and Go; package posixshim
+// implements the calls, and life.go the start and the end of the process. They return -errno if they fail, and may be called
+// from any thread.
 package main
 
-// typedef int nv_own(int fd, int own); // as in posixshim/shim/wire.h
+// typedef int nv_own(int fd, int own); // of posixshim/shim/wire.h
 //
 // static inline int call_own(void *f, int fd, int own) { return ((nv_own *)f)(fd, own); }
 import "C"
@@ -26,7 +25,7 @@ func main() {}
 // process is set by start, before any other function is called.
 var process *posixshim.Process
 
-// What shim/wire.h says of calls that have to go on elsewhere.
+// Results of calls that are no errno, and the size of a path, as in posixshim/shim/wire.h.
 const (
 	pathOutside  = -4096 // NV_OUTSIDE
 	pathRedirect = -4097 // NV_REDIRECT
@@ -34,22 +33,22 @@ const (
 	pathMax      = 4096  // NV_PATH
 )
 
-// What it says of descriptors: NV_OWN_CLOSING and so on.
+// The values of own in nv_own: NV_OWN_CLOSING and so on.
 const (
-	ownDrop = iota
-	ownHold
-	ownAside
-	ownBeside
-	ownStay
+	ownClosing = iota
+	ownOpened
+	ownReserve
+	ownUnreserve
+	ownKeepNumber
 )
 
-// What outside makes of an error: result turns it into NV_OUTSIDE and NV_REDIRECT.
+// The errors of outside, which result turns into NV_OUTSIDE and NV_REDIRECT.
 var (
 	errOutside  = errors.New("the path to go on with is in the caller's buffer")
 	errRedirect = errors.New("the process to go on with is in the caller's buffer")
 )
 
-// result is what C gets.
+// result returns what an exported function returns to C.
 func result(n int, err error) int64 {
 	switch {
 	case err == nil:
@@ -64,11 +63,10 @@ func result(n int, err error) int64 {
 	return -int64(process.Errno(err))
 }
 
-// crashed is the answer to every call after one that has panicked.
+// crashed is the result of every call after one that has panicked.
 const crashed = -int64(syscall.EIO)
 
-// contain is deferred by every function that C calls, with its name: a panic does not end the
-// application.
+// contain is deferred by every exported function, with its name. It turns a panic into EIO: a panic must not end the application.
 func contain(call string, answer *int64) {
 	if r := recover(); r != nil {
 		*answer = crashed
@@ -87,12 +85,12 @@ func pathAt(dir int64, path *C.char) posixshim.PathAt {
 	return posixshim.PathAt{Dir: posixshim.Handle(dir), Path: C.GoString(path)}
 }
 
-// outside puts what an error says to go on with into the caller's buffer of
-// pathMax bytes: a path outside the mount, or the process that has the
-// partition. Other errors stay what they are.
+// outside turns an error for a path that leads out of the mount, or for a partition that another process has, into errOutside or
+// errRedirect. It puts the path, or the address of the process, into the caller's buffer of pathMax bytes. It returns other errors
+// unchanged.
 func outside(err error, buf *C.char) error {
 	if err == nil {
-		return nil // escape is of the heap
+		return nil // before escape, which is allocated on the heap
 	}
 	var escape *microfs.EscapeError
 	var elsewhere *posixshim.RedirectError

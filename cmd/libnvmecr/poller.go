@@ -25,11 +25,11 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// holdPoller starts Go's poller and keeps its descriptors, which Go does not tell of, from the application. While the
-// runtime is loaded the numbers below them are taken, so they lie below the next one that is free, or, since other
-// threads open files as well, not far behind it.
+// holdPoller starts Go's network poller and registers its descriptors as descriptors of the runtime (ownfd), so that the application cannot
+// close them. Go has no function that returns them. While the runtime is loaded all low numbers are taken, so the two descriptors
+// are below the next free number, or a little above it, if other threads open files at the same time.
 func holdPoller() {
-	time.AfterFunc(time.Hour, func() {}).Stop() // starts it
+	time.AfterFunc(time.Hour, func() {}).Stop() // starts the poller
 	next, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		next = 1024
@@ -38,26 +38,26 @@ func holdPoller() {
 	}
 	var st unix.Stat_t
 	for fd := range next + 64 {
-		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == 0 { // no file: an epoll descriptor, for example
-			if woken, ok := polls(fd); ok {
+		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == 0 { // an anonymous inode, such as an epoll instance
+			if wakeup, ok := pollerOf(fd); ok {
 				ownfd.HoldInPlace(fd)
-				ownfd.HoldInPlace(woken)
+				ownfd.HoldInPlace(wakeup)
 			}
 		}
 	}
 }
 
-// polls says whether fd is Go's epoll descriptor, and which descriptor wakes it: that is waited for by an address of
-// the runtime, which no other is, whatever threads of the application open.
-func polls(fd int) (woken int, ok bool) {
+// pollerOf says whether fd is Go's epoll descriptor, and returns the eventfd that wakes it up. Go has added the eventfd to the epoll
+// instance with an address of the runtime as its data. No epoll instance of the application has such data.
+func pollerOf(fd int) (wakeup int, ok bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
 		return 0, false
 	}
 	_, entry, ok := strings.Cut(string(text), "tfd:")
 	var events, address uint64
-	if n, _ := fmt.Sscanf(entry, "%d events: %x data: %x", &woken, &events, &address); !ok || n != 3 {
+	if n, _ := fmt.Sscanf(entry, "%d events: %x data: %x", &wakeup, &events, &address); !ok || n != 3 {
 		return 0, false
 	}
-	return woken, C.of_runtime(C.uintptr_t(address)) != 0
+	return wakeup, C.of_runtime(C.uintptr_t(address)) != 0
 }

@@ -9,13 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadName is what the shim calls the runtime's threads: NV_THREAD.
+// threadName is the name of the runtime's threads: NV_THREAD of posixshim/shim/process.h.
 const threadName = "nvmecr"
 
-// leaveCore moves the runtime's threads away from the one core that a launcher has pinned the process to: what they do
-// there (a state checkpoint in the background, the garbage collector) would stop the application. They go to the others
-// that the launcher itself may use. The kernel keeps them within the job's cpuset whatever is asked for. The application's threads stay
-// where they are.
+// leaveCore moves the runtime's threads away from the core that a launcher has pinned the process to, if it is only one. Their work there
+// (a state checkpoint in the background, the garbage collector) would stop the application. They move to the other processors that
+// the launcher itself may use. The kernel keeps them in the job's cpuset. The application's threads are not moved.
 func leaveCore(getenv func(string) string) {
 	var now unix.CPUSet
 	if unix.SchedGetaffinity(0, &now) != nil {
@@ -23,26 +22,28 @@ func leaveCore(getenv func(string) string) {
 	}
 	core := siblings(firstOf(&now))
 	if without(now, core).Count() > 0 {
-		return // there is more than one core: the scheduler finds the idle one
+		return // the process has more than one core, and the kernel's scheduler finds an idle one
 	}
-	wide, ok := others(core)
+	wide, ok := otherProcessors(core)
 	if !ok {
-		wide, ok = others(now) // another thread of the same core
+		wide, ok = otherProcessors(now) // another hardware thread of the same core
 	}
 	if !ok || !granted(getenv("SLURM_CPUS_ON_NODE"), wide.Count()+now.Count()) {
 		return
 	}
-	for range 2 { // one that is being created may not have its name yet, and follows the first
+	// A thread that is being created may not have its name yet, and has the processors that the first thread had. The second
+	// round moves it.
+	for range 2 {
 		moveThreads(&wide)
 	}
 }
 
 func moveThreads(to *unix.CPUSet) {
-	tasks, _ := os.ReadDir("/proc/self/task") // where there are none, they stay
+	tasks, _ := os.ReadDir("/proc/self/task") // without /proc the threads stay
 	for _, task := range tasks {
 		name, _ := os.ReadFile("/proc/self/task/" + task.Name() + "/comm")
 		if tid, err := strconv.Atoi(task.Name()); err == nil && strings.TrimSpace(string(name)) == threadName {
-			_ = unix.SchedSetaffinity(tid, to) // a cpuset may have become smaller
+			_ = unix.SchedSetaffinity(tid, to) // fails if the cpuset does not have these processors any more
 		}
 	}
 }
@@ -62,7 +63,7 @@ func without(set, other unix.CPUSet) *unix.CPUSet {
 	return &set
 }
 
-// siblings are the processors that are one core with cpu.
+// siblings returns the hardware threads of the core of cpu.
 func siblings(cpu int) (core unix.CPUSet) {
 	core.Set(cpu)
 	text, _ := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
@@ -80,14 +81,14 @@ func siblings(cpu int) (core unix.CPUSet) {
 	return core
 }
 
-// ancestor is a process above this one.
+// ancestor is a parent process, or the parent of one.
 type ancestor struct {
 	parent int
-	user   int
+	user   int // the effective one
 	name   string
 }
 
-func lookAt(pid int) (a ancestor, err error) {
+func readStatus(pid int) (a ancestor, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
 		switch f := strings.Fields(line); {
@@ -97,7 +98,7 @@ func lookAt(pid int) (a ancestor, err error) {
 		case f[0] == "PPid:":
 			a.parent, err = strconv.Atoi(f[1])
 		case f[0] == "Uid:" && len(f) > 2:
-			a.user, err = strconv.Atoi(f[2]) // the effective one
+			a.user, err = strconv.Atoi(f[2])
 		}
 		if err != nil {
 			return a, err
@@ -106,12 +107,12 @@ func lookAt(pid int) (a ancestor, err error) {
 	return a, err
 }
 
-// others finds processors that are not of core, those of the nearest ancestor that has any. Not above `nvmecr run`,
-// which may have been started on one core on purpose, and not above the daemon of a batch system.
-func others(core unix.CPUSet) (wide unix.CPUSet, ok bool) {
+// otherProcessors returns the processors, without those of core, of the nearest ancestor that has any. It does not look above nvmecr run,
+// which the user may have started on one core on purpose, nor above the daemon of a batch system.
+func otherProcessors(core unix.CPUSet) (wide unix.CPUSet, ok bool) {
 	user := os.Geteuid()
 	for pid := os.Getppid(); pid > 1; {
-		a, err := lookAt(pid)
+		a, err := readStatus(pid)
 		if err != nil || (a.user != user && a.user != 0) || unix.SchedGetaffinity(pid, &wide) != nil {
 			return wide, false
 		}
@@ -126,8 +127,8 @@ func others(core unix.CPUSet) (wide unix.CPUSet, ok bool) {
 	return wide, false
 }
 
-// granted says whether the job may have so many processors of this node. A batch system that does not confine its jobs
-// tells them at least.
+// granted says whether the job may use count processors of this node. limit is what the batch system has told the job, which it may not
+// enforce by a cpuset; "": nothing.
 func granted(limit string, count int) bool {
 	allowed, err := strconv.Atoi(limit)
 	return limit == "" || err == nil && count <= allowed

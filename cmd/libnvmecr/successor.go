@@ -16,8 +16,8 @@ import (
 	"nvmecr/posixshim"
 )
 
-// attachToServer has nvmecr serve export the files of the run on this host, until its last process has ended. On the host of
-// nvmecr run that is done; on others the first process that uses the mount starts it. Where that fails there is no view.
+// attachToServer makes nvmecr serve export the files of the run on this host, until the last process of the run has ended. nvmecr run has
+// done so on its own host. On other hosts the first process that uses the mount starts nvmecr serve. If that fails there is no view.
 func attachToServer(cfg *config.Config) {
 	group := store.LockGroup(cfg.Run)
 	if cfg.Export == "" || group == "" || owner.OfRun(group) {
@@ -34,10 +34,10 @@ func attachToServer(cfg *config.Config) {
 	}
 }
 
-// successor connects to nvmecr serve, which takes over what other processes have open of this one. Where it was killed, or
-// this is another host than that of nvmecr run and there is no view, the first process that needs it starts it.
+// successor connects to nvmecr serve, which takes over the open files that other processes have of this one. If nvmecr serve does not run,
+// because it was killed, or because this is not the host of nvmecr run and has no view, successor starts it.
 func successor() (posixshim.Successor, error) {
-	proc, err := where()
+	proc, err := whichRank()
 	if err != nil {
 		return posixshim.Successor{}, err
 	}
@@ -54,7 +54,8 @@ func successor() (posixshim.Successor, error) {
 
 func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) }
 
-// dialSuccessor connects to nvmecr serve. Where the job has one tree nvmecr run starts another one on its host when that was killed.
+// dialSuccessor connects to nvmecr serve. If the job has one tree, nvmecr run starts nvmecr serve again after it was killed. So on the host
+// of nvmecr run dialSuccessor waits for that.
 func dialSuccessor(group string) (socket int, err error) {
 	cfg := opening.Config
 	for limit := time.Now().Add(cfg.Timeout); ; time.Sleep(10 * time.Millisecond) {
@@ -65,20 +66,20 @@ func dialSuccessor(group string) (socket int, err error) {
 	}
 }
 
-// startServer starts nvmecr serve, and returns when it serves. It is no child of this process, which may wait for all
-// its children.
+// startServer starts nvmecr serve, and returns when that serves. nvmecr serve is no child of this process, because the application may
+// wait for all children.
 func startServer(cfg *config.Config) error {
 	if cfg.Command == "" {
 		return errors.New("the path of nvmecr is not known: start the program with nvmecr run")
 	}
 	cmd := exec.Command(cfg.Command, "serve", "--detach")
 	cmd.Dir = "/"
-	// Nothing but the settings: what the job has preloaded, too, is not for it.
+	// The environment has only the settings of nvmecr: no LD_PRELOAD of the job, for example.
 	cmd.Env = cfg.Environ([]string{"PATH=/usr/local/bin:/usr/bin:/bin"})
 	out, err := cmd.CombinedOutput()
 	said := strings.TrimSpace(string(out))
 	if errors.Is(err, unix.ECHILD) {
-		err = nil // a handler of the application's has waited for it
+		err = nil // a SIGCHLD handler of the application has waited for it
 	}
 	if err != nil {
 		return fmt.Errorf("%s serve: %w: %s", cfg.Command, err, said)
