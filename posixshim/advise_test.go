@@ -9,7 +9,7 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// advised notes what it is told.
+// advised is a file that records calls of Advise.
 type advised struct {
 	vfs.File
 	told *[]int64
@@ -20,8 +20,7 @@ func (a advised) Advise(off, n int64, advice int) error {
 	return nil
 }
 
-// TestAdvise: posix_fadvise of a program reaches the file, and an open file that is
-// only a path takes none.
+// TestAdvise: posix_fadvise reaches the file, and fails on a descriptor of O_PATH.
 func TestAdvise(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)

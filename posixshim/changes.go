@@ -9,9 +9,9 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Several processes may map one file and write to different parts of it, or to different bytes of a page. The memory of a process has
-// the parts of the others as they were when the memory was read. So a process must write back only the bytes that it has changed.
-// It finds them by comparing the memory with a copy, which has the bytes as they were last read or written back.
+// Several processes may map one file and write to different parts of it, or to different bytes of a page. The memory of a process
+// has the parts of the others as they were when the memory was read. So a process must write back only the bytes that it has
+// changed. It finds them by comparing the memory with a copy, which has the bytes as they were last read or written back.
 
 // A memory is a memfd, and the mapping of it in this process.
 type memory struct {

@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Several processes change bytes of their own in memory of one file: none takes back what another one has written.
+// Several processes map a file and each changes bytes of its own. None overwrites bytes that another process has written.
 func TestChangesOfSeveral(t *testing.T) {
 	const n = 3 * page / 2
 	for _, tc := range []struct {
 		name  string
-		unit  int // bytes in a row that are one process's
+		unit  int // adjacent bytes that one process changes
 		limit int // changes of each process
 	}{
 		{"bytes", n/9 + 1, 5},
@@ -50,7 +50,7 @@ func TestChangesOfSeveral(t *testing.T) {
 	}
 }
 
-// Small numbers, of which only some bytes differ from zero, are few changes.
+// An array of small numbers, of which only some bytes differ from zero, has few changed parts.
 func TestChangesOfNumbers(t *testing.T) {
 	was, now := make([]byte, 4*page), make([]byte, 4*page)
 	for i := 0; i < len(now); i += 8 {
@@ -60,8 +60,8 @@ func TestChangesOfNumbers(t *testing.T) {
 	assert.Empty(t, changes(now, now))
 }
 
-// What another process has written to a mapped file in the meantime stays, also in a page that was changed; and stays
-// when what was changed is saved a second time.
+// Bytes that another process has written to a mapped file are not overwritten when changes of the same page are written back,
+// also not when they are written back a second time.
 func TestMappingKeepsWhatOthersWrote(t *testing.T) {
 	const size = 2 * mapChunk
 	p := newPartition(t).process(t)
@@ -71,7 +71,7 @@ func TestMappingKeepsWhatOthersWrote(t *testing.T) {
 	f, err := p.files.get(h)
 	require.NoError(t, err)
 	others := map[int64]string{0: "others", mapChunk + 10: "others", size - 6: "others"}
-	for at, b := range others { // not by way of p, whose memory would have it
+	for at, b := range others { // not by p, whose memory would be updated
 		_, err := f.current().WriteAt([][]byte{[]byte(b)}, at)
 		require.NoError(t, err)
 	}
@@ -91,7 +91,7 @@ func TestMappingKeepsWhatOthersWrote(t *testing.T) {
 	require.NoError(t, p.Unmap(h))
 }
 
-// What was saved is not written again over what another process has written since.
+// Bytes that were written back once are not written again over bytes that another process has written since.
 func TestMappingSavesOnce(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)

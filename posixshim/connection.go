@@ -114,8 +114,8 @@ func (c *connection) halt() {
 	}
 }
 
-// haltTime is how long a process that hands over waits for requests that are being received and replies that are being sent. The peer may
-// be stopped (SIGSTOP).
+// haltTime is how long a process that hands over waits for requests that are being received and replies that are being sent. The
+// peer may be stopped (SIGSTOP).
 const haltTime = 10 * time.Second
 
 // haltAll stops all connections and returns those that can be handed over. Every request that was received has got its reply then.

@@ -250,8 +250,8 @@ func (p *Process) writeBelow(f *openFile, bufs [][]byte, off, limit int64) (int,
 // NoLimit is the limit of a process whose RLIMIT_FSIZE is RLIM_INFINITY.
 const NoLimit int64 = vfs.NoLimit
 
-// checkGrowth fails with ErrFileTooLarge if size is above limit and above the size of the file: a file that is larger already may be
-// truncated.
+// checkGrowth fails with ErrFileTooLarge if size is above limit and above the size of the file: a file that is larger already may
+// be truncated.
 func checkGrowth(stat func() (microfs.Attr, error), size, limit int64) error {
 	if size <= limit {
 		return nil

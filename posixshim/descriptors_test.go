@@ -17,7 +17,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// overTCP puts the namespace of the store behind a target in this process.
+// overTCP exports the namespace of the store by a target in this process.
 func (s *store) overTCP() *store {
 	const nqn = "nqn.2014-08.org.nvmexpress:uuid:6d0d2a0e-62a7-4ad6-9d2f-0d2f6c7a4f10"
 	memory, err := target.NewMemory(128*nvmf.MiB, 4096)
@@ -39,8 +39,7 @@ func (s *store) overTCP() *store {
 	return s
 }
 
-// A program that closes and replaces all descriptors does not meet those of
-// the runtime, which goes on as if nothing had been.
+// A program that closes and replaces all descriptors does not close those of the runtime, which goes on working.
 func TestCloseEverything(t *testing.T) {
 	const want = `a: wrote 4194304, read 4194304, same 1, sync 0
 lowest: 3, hidden among the low ones: 0, poller, lock, and device: 1
@@ -78,14 +77,13 @@ g: wrote 4194304, read 4194304, same 1, sync 0
 	}
 }
 
-// An application that gives its files numbers of its choice gets them also while the runtime's threads open descriptors.
+// An application gets the descriptor numbers of its choice also while threads of the runtime open descriptors.
 func TestNumbersOfChoice(t *testing.T) {
 	program := compile(t, "gcc", "numbers.c", "-Wall", "-Wextra", "-Werror")
 	assert.Equal(t, "done\n", output(t, newStore(t).command(program, mount, "10000")))
 }
 
-// What is the runtime's and what another thread has opened at the same time is
-// told apart.
+// Descriptors of the runtime are told apart from those that other threads open while the runtime is loaded.
 func TestLoadWhileOthersOpen(t *testing.T) {
 	s := newStore(t)
 	program := compile(t, "gcc", "openers.c", "-pthread")
@@ -94,7 +92,7 @@ func TestLoadWhileOthersOpen(t *testing.T) {
 	}
 }
 
-// A shell puts a file on any number of one digit.
+// A shell redirects every number of one digit.
 func TestLowDescriptorsAreTheApplications(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		tool(t, shell)
@@ -104,8 +102,7 @@ for i in 3 4 5 6 7 8 9; do eval "echo $i >&$i; exec $i>&-"; done; cat $0/of*`
 	}
 }
 
-// What runs out of space in the middle of a buffer says so, as it does with a
-// full tmpfs.
+// A stream that runs out of space in the middle of a buffer reports ENOSPC, as on a full tmpfs.
 func TestStreamsOnAFullFileSystem(t *testing.T) {
 	s := newStore(t)
 	require.NoError(t, os.Truncate(filepath.Join(s.run, "image"), 40<<20))

@@ -12,10 +12,10 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// A process whose target does not answer says what its end waits for; others end in silence.
+// A process whose target does not answer prints what its end waits for. Other processes print nothing.
 func TestEndIsTold(t *testing.T) {
 	told := make(chan string, 10)
-	// ends is how long a process takes to end whose target waits for something.
+	// ends returns how long a process takes to end. Its target calls wait first.
 	ends := func(t *testing.T, wait func()) time.Duration {
 		part := newPartition(t)
 		p := New(func(write bool) (*vfs.Mount, error) {

@@ -26,7 +26,7 @@ func TestPrograms(t *testing.T) {
 		compiler string
 		source   string
 		flags    []string
-		after    []string // files that it leaves for its end to write
+		after    []string // files that it writes when it exits
 	}{
 		{"calls", "gcc", "calls.c", nil, nil},
 		{"calls, fortified", "gcc", "calls.c", fortify, nil},
@@ -82,8 +82,7 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// A program without the library that is started in a directory of the mount
-// must not find or leave anything.
+// A program without the library that is started in a directory of the mount finds no files and creates none.
 func TestWorkingDirectoryWithoutLibrary(t *testing.T) {
 	dir := t.TempDir()
 	cmd := newStore(t).command("sh", "-c", "cd "+mount+" && unset LD_PRELOAD && touch lost; ls -A; exec touch /nvmecr/lost")
@@ -105,7 +104,7 @@ func TestTitle(t *testing.T) {
 	}
 }
 
-// What is asked for the name of a descriptor.
+// The names of descriptors in /proc/self/fd.
 func TestDescriptorNames(t *testing.T) {
 	program := compile(t, "gcc", "fdnames.c", "-w")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -113,7 +112,7 @@ func TestDescriptorNames(t *testing.T) {
 	assert.Empty(t, diff(t, output(t, exec.Command(program, dir)), output(t, newStore(t).command(program, mount))))
 }
 
-// A program that is executed has children that write, as the one before did.
+// Children of an executed program write files, as children of the program before did.
 func TestGivesUpToExecute(t *testing.T) {
 	program := compile(t, "gcc", "exec.c", "-w")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -125,7 +124,7 @@ func TestGivesUpToExecute(t *testing.T) {
 	assert.Equal(t, "closed", output(t, s.command("head", "-c", "6", mount+"/b")))
 }
 
-// A program that is executed while files are open that it does not get.
+// A program is executed while files are open that it does not inherit.
 func TestExecutesWithOpenFiles(t *testing.T) {
 	program := compile(t, "gcc", "execopen.c", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -140,7 +139,7 @@ func TestExecutesWithOpenFiles(t *testing.T) {
 	}
 }
 
-// What a process had when it called _exit is there, as after exit.
+// After _exit all written data is in the files, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")
 	for _, how := range []string{"", "handler", "small", "exec"} {
@@ -150,7 +149,7 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-// A debugger is not stopped by what the library does.
+// The library raises no signals at which a debugger would stop.
 func TestDebugger(t *testing.T) {
 	gdb, program := tool(t, "gdb"), compile(t, "gcc", "plain.c")
 	run := func(cmd *exec.Cmd, dir string) string {
@@ -165,7 +164,7 @@ func TestDebugger(t *testing.T) {
 	assert.Contains(t, run(newStore(t).command(gdb), mount), well)
 }
 
-// Threads that write while another one ends the process see nothing of it.
+// Calls of threads that write while another thread ends the process do not fail.
 func TestEndAmongThreads(t *testing.T) {
 	stdout, stderr, err := finish(t, newStore(t).command(compile(t, "gcc", "ends.c"), mount))
 	require.NoError(t, err)
@@ -184,7 +183,7 @@ func TestPythonProcesses(t *testing.T) {
 	assert.NotEmpty(t, got)
 }
 
-// Programs whose standard streams a shell has put into the mount.
+// Programs whose standard streams a shell has redirected to files of the mount.
 func TestRedirection(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		t.Run(shell, func(t *testing.T) {
@@ -235,7 +234,7 @@ func TestNoMountIsInert(t *testing.T) {
 	assert.Equal(t, "ls: cannot access '/nvmecr': No such file or directory\n", stderr)
 }
 
-// maxIdle is what a rank may cost beyond its application, in KiB.
+// maxIdle is the most memory that the library may use in a rank, in KiB.
 const maxIdle = 32 << 10
 
 func TestIdleMemory(t *testing.T) {

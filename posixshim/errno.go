@@ -14,8 +14,8 @@ var errFinished = fmt.Errorf("the process has ended its use of the mount: %w", s
 // errLost is the error of calls on the handle lost.
 var errLost = fmt.Errorf("a file of the mount that this process has from its parent could not be shared with it: %w", syscall.EIO)
 
-// Errno returns the errno of an error: the syscall.Errno that the error wraps, EXDEV for a path that leads out of the mount, EIO for
-// all other errors, and 0 for nil. No other function turns an error into an errno.
+// Errno returns the errno of an error: the syscall.Errno that the error wraps, EXDEV for a path that leads out of the mount, EIO
+// for all other errors, and 0 for nil. No other function turns an error into an errno.
 func Errno(err error) syscall.Errno {
 	if err == nil {
 		return 0

@@ -30,7 +30,7 @@ func failing(t *testing.T, p *Process) Handle {
 	return h
 }
 
-// TestFsyncReachesTheFile: what fsync returns is what the file system says.
+// TestFsyncReachesTheFile: fsync returns the error of the file system.
 func TestFsyncReachesTheFile(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := failing(t, p)
@@ -38,8 +38,7 @@ func TestFsyncReachesTheFile(t *testing.T) {
 	assert.ErrorIs(t, p.Release(h), syscall.ENOSPC)
 }
 
-// TestCloseTellsItsError: the last close returns what became of the data, also where
-// the file had several descriptors.
+// TestCloseTellsItsError: the last close returns the error of writing the data, also if the file had several descriptors.
 func TestCloseTellsItsError(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := failing(t, p)
@@ -48,8 +47,7 @@ func TestCloseTellsItsError(t *testing.T) {
 	assert.ErrorIs(t, p.Release(h), syscall.ENOSPC)
 }
 
-// TestReadsMoveTheOffset: each read goes on where the one before ended, and one at an
-// offset of its own moves nothing.
+// TestReadsMoveTheOffset: read advances the offset, and pread does not.
 func TestReadsMoveTheOffset(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -66,7 +64,7 @@ func TestReadsMoveTheOffset(t *testing.T) {
 	}
 }
 
-// TestUnavailable: a mount that cannot be opened fails with EIO where the cause is no answer that a file gives.
+// TestUnavailable: if a mount cannot be opened, errors that no call on a file has become EIO.
 func TestUnavailable(t *testing.T) {
 	for cause, want := range map[error]syscall.Errno{
 		syscall.ENOENT: syscall.EIO, syscall.EACCES: syscall.EIO, syscall.ECONNREFUSED: syscall.EIO, syscall.EHOSTUNREACH: syscall.EIO, syscall.EPIPE: syscall.EIO,

@@ -15,9 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the preloaded library cannot do anything about has to be plain native
-// behaviour or a clear message: the application lives, and nothing is written
-// to another place.
+// Where the preloaded library cannot work, programs behave as without it, or print a clear message. The application does not
+// crash, and no file is written to another place.
 
 // TestScarce takes memory or descriptors away, before and after the first file
 // is opened.
@@ -45,11 +44,11 @@ right
 `
 	for _, c := range []struct {
 		of     string
-		much   int // descriptors, or MiB
+		much   int // how many descriptors or MiB are left
 		want   string
-		stderr string // what it says once, if that is not nothing
+		stderr string // a message that is printed once; "": none
 	}{
-		{"descriptors before", 3, early, ""}, // not even a look at the number of them
+		{"descriptors before", 3, early, ""}, // not even enough to count them
 		{"descriptors before", 4, early, "free descriptors"},
 		{"descriptors before", 7, early, "free descriptors"},
 		{"descriptors before", 12, early, "free descriptors"},
@@ -82,8 +81,8 @@ right
 	}
 }
 
-// TestNotReached runs programs that the library cannot be loaded into, or not
-// used in: outside the mount they work, inside nothing is there.
+// TestNotReached runs programs into which the library cannot be loaded, or in which it cannot be used. They work on files outside
+// the mount, and find none inside.
 func TestNotReached(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -137,7 +136,7 @@ func TestDeletedLibrary(t *testing.T) {
 			s := newStore(t, "libnvmecr-plain.so") // links, which can be deleted
 			program := compile(t, "gcc", "plain.c")
 			outside := filepath.Join(t.TempDir(), "x")
-			// What is in use goes on; what is executed then is not ours.
+			// The running process goes on. A program that is executed then is not intercepted.
 			script := `exec 3>"$1"; echo kept >"$2/before"; rm "$3"; echo kept >"$2/after"; exec "$4" "$1" "$2/x"`
 			stdout, stderr, err := finish(t, s.command("bash", "-c", script, "-", outside, mount, filepath.Join(s.run, c.deleted), program))
 			require.NoError(t, err, stderr)
@@ -153,7 +152,7 @@ func TestDeletedLibrary(t *testing.T) {
 	}
 }
 
-// TestHandlers calls, in a signal handler, what POSIX lets it call.
+// TestHandlers makes, in a signal handler, all calls that POSIX calls async-signal-safe.
 func TestHandlers(t *testing.T) {
 	program := compile(t, "gcc", "handlers.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	cmd := newStore(t).command(program, t.TempDir())
@@ -165,7 +164,7 @@ func TestHandlers(t *testing.T) {
 	assert.Equal(t, string(native), string(out))
 }
 
-// A handler that follows a link out of the mount while the thread it interrupts does so too.
+// A handler follows a link out of the mount while it interrupts a call that does so too.
 func TestHandlersAndLinks(t *testing.T) {
 	program := compile(t, "gcc", "outward.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir(), t.TempDir())), "without the library")

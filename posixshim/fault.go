@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// Buffers of the application may be unmapped or write-protected. The kernel's calls then return EFAULT, or transfer the bytes before
-// the bad page. To do the same, a call first touches one byte of each page of its buffers. A fault in Go code is a panic, which is
-// recovered here. Without this the fault would occur in sendmsg or recvmsg, and look like a broken connection. The application's
-// handlers are not called (shim/runtime/faults.c).
+// Buffers of the application may be unmapped or write-protected. The kernel's calls then return EFAULT, or transfer the bytes
+// before the bad page. To do the same, a call first touches one byte of each page of its buffers. A fault in Go code is a panic,
+// which is recovered here. Without this the fault would occur in sendmsg or recvmsg, and look like a broken connection. The
+// application's handlers are not called (shim/runtime/faults.c).
 
 // readable cuts bufs before the first page that cannot be read. EFAULT if no byte can be read.
 func readable(bufs [][]byte) ([][]byte, error) { return accessible(bufs, 1<<62, load) }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protected maps three pages: one to write to, one to read, one for nothing.
+// protected maps three pages: one that can be written, one that can only be read, one that cannot be accessed.
 func protected(t *testing.T) []byte {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, 3*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -66,7 +66,7 @@ func TestTouched(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = readable([][]byte{m[:2*page]}) }))
 }
 
-// BenchmarkTouched is what looking at a buffer costs.
+// BenchmarkTouched measures the check of a buffer.
 func BenchmarkTouched(b *testing.B) {
 	for _, n := range []int{4 << 10, 64 << 10, 1 << 20, 8 << 20} {
 		buf := [][]byte{make([]byte, n)}

@@ -11,8 +11,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// A PathAt is a path and where it begins: at an open directory, or at the root of the mount of that number. If Dir has the bit Itself
-// it is the open file, and Path is ignored.
+// A PathAt is a path and where it begins: at an open directory, or at the root of the mount of that number. If Dir has the bit
+// Itself it is the open file, and Path is ignored.
 type PathAt struct {
 	Dir  Handle
 	Path string

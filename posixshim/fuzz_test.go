@@ -18,10 +18,8 @@ import (
 // callScript is how many bytes make a call.
 const callScript = 12
 
-// FuzzCalls makes calls with any numbers: handles of nothing, offsets and sizes
-// at the ends of their ranges, flags nobody knows, vectors of nothing. Each
-// ends with an errno or a result that makes sense, and takes no more memory
-// than there is to it.
+// FuzzCalls makes calls with any numbers: invalid handles, offsets and sizes at the ends of their ranges, unknown flags, empty
+// vectors. Each returns an errno or a plausible result, and does not access memory beyond its buffers.
 func FuzzCalls(f *testing.F) {
 	for op := range uint8(calls) {
 		f.Add([]byte{0, 1, 2, 0, 0x42, 0, 0, 0, 0, 0, 0, 0, op, 0, 2, 4, 0x42, 2, 3, 4, 5, 6, 7, 8, op, 1, 3, 9, 9, 9, 9, 9, 9, 9, 9, 9})
@@ -45,7 +43,7 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// caller is an application without manners.
+// caller is an application that passes any arguments.
 type caller struct {
 	t       *testing.T
 	p       *Process
@@ -60,8 +58,7 @@ var (
 
 const calls = 28
 
-// call makes the call that 12 bytes say: which, handle, path, offset, and
-// others as they come.
+// call makes the call that 12 bytes encode: which call, handle, path, offset, and other parameters.
 func (c *caller) call(b []byte) {
 	h := c.handles[int(b[1])%len(c.handles)]
 	where := PathAt{Path: paths[int(b[2])%len(paths)]}
@@ -154,8 +151,7 @@ func (c *caller) within(n, limit int) {
 	}
 }
 
-// vectors are valid memory, or nothing with a length, or lengths that add up
-// to more than there can be.
+// vectors returns valid memory, NULL with a length, or lengths whose sum overflows.
 func (c *caller) vectors(b []byte) []syscall.Iovec {
 	iov := make([]syscall.Iovec, 0, 1024)
 	for i := range int(b[5]) * 4 {

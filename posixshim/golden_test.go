@@ -19,14 +19,14 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// Hang is a time in which what takes no time is done on the busiest machine.
+// Hang is a time-out for operations that take no time. It is long enough for the busiest machine.
 const Hang = 5 * time.Minute
 
 // GoldenMessages is a conversation of testdata/messages.c with its server, byte
 // by byte: requests begin with ">", their replies with "<".
 const GoldenMessages = "testdata/messages.hex"
 
-// GoldenLayout is said where a byte of it has changed.
+// GoldenLayout is the message of a test that finds a changed byte.
 const GoldenLayout = "the messages have changed: raise layout in internal/gen/remote.go, unless calls.txt has changed too"
 
 // exchanges are the same calls in Go.

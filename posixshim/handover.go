@@ -14,10 +14,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// A process that ends, or executes a program, hands over to its successor what other processes have open: the socket on which it listens,
-// the open files, the owner's ends of their sharing sockets, the connections, the locks, and the memory of mappings. For the other
-// processes nothing changes: the names of their descriptors and their connections stay the same. Their next call waits until the
-// successor has taken over.
+// A process that ends, or executes a program, hands over to its successor what other processes have open: the socket on which it
+// listens, the open files, the owner's ends of their sharing sockets, the connections, the locks, and the memory of mappings. For
+// the other processes nothing changes: the names of their descriptors and their connections stay the same. Their next call waits
+// until the successor has taken over.
 
 // A Successor is a connection to the process that takes over, nvmecr serve.
 type Successor struct {
@@ -37,10 +37,10 @@ type handoverSender struct {
 	packets []*packet
 }
 
-// HandOver gives the open files and mappings that other processes have to the successor, and closes all other files and the mounts. It
-// returns the number by which the successor is now addressed for the files, also by this process, which has no file open any more. It
-// returns 0 if there is nothing to hand over. executes says that the process executes a program, which keeps the record locks of the
-// process.
+// HandOver gives the open files and mappings that other processes have to the successor, and closes all other files and the
+// mounts. It returns the number by which the successor is now addressed for the files, also by this process, which has no file
+// open any more. It returns 0 if there is nothing to hand over. executes says that the process executes a program, which keeps
+// the record locks of the process.
 //
 // Errors are printed. If HandOver returns an error, the other processes cannot use the files any more.
 func (p *Process) HandOver(executes int) (int, error) {
@@ -144,7 +144,8 @@ func (e *handoverSender) addFile(f *os.File, p *packet) {
 	}
 }
 
-// packet describes an open file. Errors of writing to it are in the packet: the successor returns them to the next process that asks.
+// packet describes an open file. Errors of writing to it are in the packet: the successor returns them to the next process that
+// asks.
 func (f *openFile) packet() *packet {
 	err := f.takeRelayErr()
 	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
@@ -174,8 +175,8 @@ func (f *openFile) packet() *packet {
 // A keeper is a file that can be kept until the successor has opened it, though it has no name and this process ends.
 type keeper interface{ Keep() error }
 
-// keep keeps a file without a name, if the file system supports that (keeper). A file of microfs is kept otherwise: the successor opens
-// the mount for writing, with the list of Kept.
+// keep keeps a file without a name, if the file system supports that (keeper). A file of microfs is kept otherwise: the successor
+// opens the mount for writing, with the list of Kept.
 func keep(f vfs.File) (kept bool, err error) {
 	if n, ok := f.(interface{ inner() vfs.File }); ok {
 		f = n.inner()
@@ -229,7 +230,8 @@ func (e *handoverSender) collectMemory(mappedByPeers map[microfs.Ino]bool) error
 	return errors.Join(errs...)
 }
 
-// collectLocks adds the locks on files that are handed over. Record locks of this process end with it, unless it executes a program.
+// collectLocks adds the locks on files that are handed over. Record locks of this process end with it, unless it executes a
+// program.
 func (e *handoverSender) collectLocks(executes bool) {
 	l := &e.p.locks
 	l.mu.Lock()

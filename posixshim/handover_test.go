@@ -21,14 +21,14 @@ import (
 	"nvmecr/microfs"
 )
 
-// packetSockets are the two ends of what a process hands over by.
+// packetSockets returns the two ends of a connection for a handover.
 func packetSockets(t testing.TB) (from, to int) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	return fds[0], fds[1]
 }
 
-// succession makes q the successor of p, and tells what becomes of that.
+// succession makes q the successor of p. The channel receives the result of the takeover.
 func succession(t testing.TB, p, q *Process) <-chan error {
 	from, to := packetSockets(t)
 	p.Successor = func() (Successor, error) { return Successor{Socket: from, Rank: 2, Size: 5}, nil }
@@ -49,7 +49,7 @@ func succession(t testing.TB, p, q *Process) <-chan error {
 	return done
 }
 
-// connect makes a connection by the number of a process.
+// connect connects to the process of a number.
 func connect(t testing.TB, number uint64) *client {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -60,14 +60,14 @@ func connect(t testing.TB, number uint64) *client {
 
 // successor is a process of the same partition that takes over.
 func (p *partition) successor(t testing.TB) *Process {
-	own := &partition{dev: p.dev, seg: p.seg} // what is asked of it comes from other goroutines
+	own := &partition{dev: p.dev, seg: p.seg} // a copy, because other goroutines use it
 	q := NewForTakeover(own.open, t.Logf)
 	t.Cleanup(func() { assert.NoError(t, q.Finish()) })
 	return q
 }
 
-// What others have of a process goes on in its successor, by the same handles and connections: offset, flags, locks,
-// mappings, what was written past the shim, and what could not be written.
+// Open files that other processes have work in the successor by the same handles and connections, with their offsets, flags,
+// locks, mappings, relayed data and errors of writing.
 func TestHandOver(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -116,7 +116,7 @@ func TestHandOver(t *testing.T) {
 	assert.EqualValues(t, 0, q.server.peerMappings.Load())
 	assert.Zero(t, q.maps.count.Load())
 
-	// A connection by the number it had.
+	// A new connection to the number of the first process.
 	d := connect(t, uint64(number))
 	n, _ = d.call(request(callLock, []int64{int64(h), 78, unix.F_SETLK, int64(len(bytesOf(&whole)))}, string(bytesOf(&whole))))
 	assert.EqualValues(t, -int64(syscall.EAGAIN), n, "the lock is held")
@@ -134,7 +134,8 @@ func TestHandOver(t *testing.T) {
 	assert.Empty(t, part.logged)
 }
 
-// Who has connected before it closes the last file hears what came of that, though the process hands over just then.
+// A process that has connected before it closes the last file gets the result of the close, though the server hands over at that
+// time.
 func TestHandOverWhileTheLastCloses(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -144,7 +145,7 @@ func TestHandOverWhileTheLastCloses(t *testing.T) {
 	done := succession(t, p, q)
 	succeeds := p.Successor
 	var late *client
-	p.Successor = func() (Successor, error) { // nobody is let in any more
+	p.Successor = func() (Successor, error) { // no connection is accepted any more
 		late = connect(t, p.server.identity().number)
 		assert.NoError(t, unix.Close(socket))
 		return succeeds()
@@ -156,7 +157,7 @@ func TestHandOverWhileTheLastCloses(t *testing.T) {
 	assert.Zero(t, n)
 }
 
-// A process of which nobody has anything hands nothing over, and asks no successor.
+// A process whose files no other process has hands nothing over, and does not connect to a successor.
 func TestHandOverNothing(t *testing.T) {
 	p := newPartition(t).process(t)
 	p.Successor = func() (Successor, error) { assert.Fail(t, "asked"); return Successor{}, syscall.EIO }
@@ -166,7 +167,7 @@ func TestHandOverNothing(t *testing.T) {
 	assert.Zero(t, n)
 }
 
-// Without a successor the process goes on as before, and says why nobody gets its files.
+// Without a successor the process goes on as before, and prints why its files are not handed over.
 func TestHandOverToNobody(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -187,7 +188,7 @@ func TestHandOverToNobody(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// A call that is under way is answered before, one that comes later by the successor, and none twice.
+// A call that is being made is answered before the handover, a later one by the successor, and none twice.
 func TestHandOverAmongCalls(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -218,7 +219,7 @@ func TestHandOverAmongCalls(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// The end of the last thing that others have of a predecessor gives the partition up.
+// When other processes use no file or connection of a predecessor any more, the partition is given up.
 func TestSuccessorGivesUp(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -242,7 +243,7 @@ func TestSuccessorGivesUp(t *testing.T) {
 	assert.Equal(t, syscall.ECONNREFUSED, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
 }
 
-// A file without a name, and one that has got another, go on.
+// A file without a name and a renamed file are taken over.
 func TestHandOverOfRenamed(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -281,8 +282,8 @@ type unsyncedFile struct{ vfs.File }
 
 func (unsyncedFile) Sync() error { return syscall.ENOSPC }
 
-// What could not be written before is said where somebody asks, and that the partition could not be left in
-// good order to the user. The files go on.
+// An error of writing before the handover is returned to the next process that asks. An error of closing the partition is
+// printed. The files are taken over.
 func TestHandOverAfterLoss(t *testing.T) {
 	part := newPartition(t)
 	p := New(func(write bool) (*vfs.Mount, error) {
@@ -330,7 +331,7 @@ func TestHandOverRefused(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// samplePackets has one of each kind, with nothing for a descriptor.
+// samplePackets returns a packet of each kind, without descriptors.
 func samplePackets() []*packet {
 	f := newPacket(kindFile, -1).put64(8, 0x1_0000_0002).put64(16, 3).put64(24, 1).put64(32, 0x0102030405060708).
 		put32(40, syscall.O_RDWR|syscall.O_APPEND).put32(44, uint32(syscall.ENOSPC)).put32(48, 0).put32(52, 2)
@@ -363,8 +364,7 @@ func TestGoldenHandOver(t *testing.T) {
 	assert.Equal(t, string(golden), text.String(), "the layout has changed: it needs another version")
 }
 
-// Whatever comes in the place of a handover ends the connection, at worst, and leaves no
-// descriptor behind.
+// Any bytes in place of a handover at most end the connection, and leave no descriptor open.
 func FuzzHandOver(f *testing.F) {
 	for drop := range samplePackets() {
 		var all []byte
@@ -381,7 +381,7 @@ func FuzzHandOver(f *testing.F) {
 		}
 		part := newPartition(t)
 		q := NewForTakeover(part.open, func(string, ...any) {})
-		defer func() { _ = q.Finish() }() // of files that are not there
+		defer func() { _ = q.Finish() }() // its files may not exist
 		from, to := packetSockets(t)
 		sent := make(chan struct{})
 		go func() {
@@ -403,7 +403,7 @@ func FuzzHandOver(f *testing.F) {
 	})
 }
 
-// sendFuzzed sends packets, each behind its length, with descriptors where they belong.
+// sendFuzzed sends packets. all has the length of each before it. Packets of kinds that have a descriptor get one.
 func sendFuzzed(to int, all []byte) {
 	for len(all) > 2 {
 		n := min(int(all[0])|int(all[1])<<8, len(all)-2)
@@ -440,7 +440,7 @@ func sendFuzzed(to int, all []byte) {
 	}
 }
 
-// Nothing at all is the end, and no error to tell.
+// A socket that is closed without a packet is io.EOF, which is not reported.
 func TestNoHandover(t *testing.T) {
 	from, to := packetSockets(t)
 	require.NoError(t, unix.Close(from))

@@ -15,11 +15,11 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// A process shares an open file with other processes by a unix socket, whose name has the number of the server and the handle of the
-// file. Forked children and executed programs inherit the socket, and it can be duplicated and sent. A process with this library
-// reads the name (getsockname) and knows which file of which process it is. A program without this library can write to the
-// socket if the file is open for writing (relay.go). Otherwise the socket only listens, and write fails with ENOTCONN. read fails
-// with EINVAL or EAGAIN, and opening the socket by its path in /proc fails with ENXIO.
+// A process shares an open file with other processes by a unix socket, whose name has the number of the server and the handle of
+// the file. Forked children and executed programs inherit the socket, and it can be duplicated and sent. A process with this
+// library reads the name (getsockname) and knows which file of which process it is. A program without this library can write to
+// the socket if the file is open for writing (relay.go). Otherwise the socket only listens, and write fails with ENOTCONN. read
+// fails with EINVAL or EAGAIN, and opening the socket by its path in /proc fails with ENXIO.
 //
 // The owner has the other end of the socket. The kernel hangs up that end when the last descriptor of the socket in any process is
 // closed. Then the other processes have closed the open file, and the sharing ends.
@@ -32,8 +32,8 @@ type watch struct {
 	end sync.Once // ends the sharing
 	err error     // the result of that
 
-	// detached says that the owner has no descriptor of the socket any more: only other processes have. If the file is shared again,
-	// it gets another socket.
+	// detached says that the owner has no descriptor of the socket any more: only other processes have. If the file is shared
+	// again, it gets another socket.
 	detached atomic.Bool
 	finished atomic.Bool
 	older    *watch // the sharing before, which is detached
@@ -49,8 +49,8 @@ func sharedName(server uint64, h Handle) string {
 }
 func serverName(server uint64) string { return fmt.Sprintf("@nvmecr:%016x", server) }
 
-// Share returns a new socket of the open file; 0 if the file's descriptors are its socket already. The caller duplicates the socket onto
-// the descriptors of the file and closes it (ownfd).
+// Share returns a new socket of the open file; 0 if the file's descriptors are its socket already. The caller duplicates the
+// socket onto the descriptors of the file and closes it (ownfd).
 func (p *Process) Share(h Handle) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil || f.shared() {
@@ -158,8 +158,8 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 	return fd, nil
 }
 
-// unshare ends the sharing that w watches, and drops its reference of the open file. It does so once: a concurrent call waits for that, and
-// returns the same error.
+// unshare ends the sharing that w watches, and drops its reference of the open file. It does so once: a concurrent call waits for
+// that, and returns the same error.
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
 		p.drain(w)
@@ -180,8 +180,8 @@ func (p *Process) unshare(f *openFile, w *watch) error {
 	return w.err
 }
 
-// closeShared ends those sharings of an open file whose last descriptor has been closed, and returns the error to the process that has
-// closed it.
+// closeShared ends those sharings of an open file whose last descriptor has been closed, and returns the error to the process
+// that has closed it.
 func (p *Process) closeShared(f *openFile) error {
 	ended, err := p.closeHungUp(f)
 	if ended {
@@ -216,15 +216,15 @@ func (w *watch) ended() bool {
 	return err != nil || fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
-// ChooseNumber is called with 1 before the application gives a descriptor a number of its choice, and with 0 after that. In between the
-// runtime opens no descriptors.
+// ChooseNumber is called with 1 before the application gives a descriptor a number of its choice, and with 0 after that. In
+// between the runtime opens no descriptors.
 func (p *Process) ChooseNumber(begins int) error {
 	ownfd.Choose(begins != 0)
 	return nil
 }
 
-// Alone is called before the process ends or, if ends is 0, executes a program, when no descriptor of this process is a socket of Share any
-// more. It returns how many open files and mappings other processes have.
+// Alone is called before the process ends or, if ends is 0, executes a program, when no descriptor of this process is a socket of
+// Share any more. It returns how many open files and mappings other processes have.
 func (p *Process) Alone(ends int) (int, error) {
 	if ends != 0 && p.Ending != nil {
 		p.Ending()
@@ -259,8 +259,8 @@ func (s *server) ended(h Handle) {
 	s.unreported.Store(h, time.Now())
 }
 
-// answerAll waits until all processes that have closed a file have got the result, for closeQueryTime at most. A process that gets no
-// reply believes that this process was killed.
+// answerAll waits until all processes that have closed a file have got the result, for closeQueryTime at most. A process that
+// gets no reply believes that this process was killed.
 func (s *server) answerAll() {
 	since := time.Now().Add(-s.closeQueryTime)
 	for sleeps := time.Duration(0); sleeps*closeQueryPause < s.closeQueryTime && s.hasUnreported(since); sleeps++ {
@@ -268,8 +268,8 @@ func (s *server) answerAll() {
 	}
 }
 
-// hasUnreported says whether a connected process may still ask for the result of a sharing that has ended after since, or waits for a
-// reply. It looks at s.unreported before s.calls, because a request is counted in calls before its record is deleted.
+// hasUnreported says whether a connected process may still ask for the result of a sharing that has ended after since, or waits
+// for a reply. It looks at s.unreported before s.calls, because a request is counted in calls before its record is deleted.
 func (s *server) hasUnreported(since time.Time) (unreported bool) {
 	if hasPending(s.identity().listen.Load()) || s.connections.Load() > 0 {
 		s.unreported.Range(func(_, at any) bool {

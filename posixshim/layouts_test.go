@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLayoutsOfGlibc: streams and directories of the C library are what the preloaded library takes them for.
+// TestLayoutsOfGlibc: streams and directories of the C library have the layout that the preloaded library depends on.
 func TestLayoutsOfGlibc(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	require.NoError(t, os.WriteFile(name, make([]byte, 8<<10), 0o600))

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a process may do that has a limit for the size of its files (ulimit -f).
+// A process with a limit for the size of its files (ulimit -f).
 func TestFileSizeLimit(t *testing.T) {
 	program := compile(t, "gcc", "fsize.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))

@@ -8,8 +8,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// This file is about locks between processes on several hosts, which files of a job's tree have (vfs.Locker). To other processes the
-// locks of all owners of this process are one set.
+// This file is about locks between processes on several hosts, which files of a job's tree have (vfs.Locker). To other processes
+// the locks of all owners of this process are one set.
 
 // merged returns the locks of all owners in a range, sorted and without overlaps.
 func merged(held []lock, start, end int64) []vfs.Held {
@@ -54,7 +54,8 @@ func remoteConflict(f *openFile, l *lock) (*lock, error) {
 	return &lock{owner: ofProcess(pid), start: h.Start, end: h.End, write: h.Write}, nil
 }
 
-// reacquire takes the locks again after the mount of their files was replaced. A lock that another process has taken meanwhile is lost.
+// reacquire takes the locks again after the mount of their files was replaced. A lock that another process has taken meanwhile is
+// lost.
 func (l *locks) reacquire(logf func(format string, args ...any)) {
 	if l.files.Load() == 0 {
 		return

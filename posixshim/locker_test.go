@@ -12,11 +12,11 @@ import (
 	"nvmecr/microfs"
 )
 
-// A shared file is one whose locks are agreed on with others, who are told by a test.
+// sharedFile is a file whose locks other processes have to agree to. It records what they are told.
 type sharedFile struct {
 	vfs.File
 	told []told
-	err  error // what they say
+	err  error // their answer
 }
 
 type told struct {
@@ -38,14 +38,15 @@ func (f *sharedFile) Conflict(bool, vfs.Held) (vfs.Held, int, error) {
 	return vfs.Held{Start: 3, End: 5, Write: true}, 99, f.err
 }
 
-// taken returns what was told since.
+// taken returns what they were told since the last call.
 func (f *sharedFile) taken() []told {
 	list := f.told
 	f.told = nil
 	return list
 }
 
-// TestLocker: what the open files and the processes behind one process hold together is what others agree to.
+// TestLocker: other processes agree to the set of all locks of this process, of its open files, and of the processes that it
+// serves.
 func TestLocker(t *testing.T) {
 	const end = math.MaxInt64
 	p := new(Process)
@@ -106,7 +107,7 @@ func TestLocker(t *testing.T) {
 	assert.Zero(t, p.locks.files.Load())
 }
 
-// TestTogether: locks for reading may overlap, and are one then.
+// TestTogether: locks for reading that overlap are merged.
 func TestTogether(t *testing.T) {
 	held := []lock{{owner: 1, start: 30, end: 40, write: true}, {owner: 2, start: 0, end: 10}, {owner: 3, start: 5, end: 7}, {owner: 1, start: 9, end: 20},
 		{owner: 3, start: 20, end: 25}}

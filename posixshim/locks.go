@@ -13,9 +13,9 @@ import (
 	"nvmecr/microfs"
 )
 
-// Locks on files, fcntl(2) and flock(2), of this process and of the processes that it serves. Record locks belong to a process and do
-// not conflict with other record locks of that process. They do conflict with locks of open files (F_OFD_SETLK). Neither conflicts
-// with flock, as on Linux. No call waits for a lock: the shim repeats a call that has to wait.
+// Locks on files, fcntl(2) and flock(2), of this process and of the processes that it serves. Record locks belong to a process
+// and do not conflict with other record locks of that process. They do conflict with locks of open files (F_OFD_SETLK). Neither
+// conflicts with flock, as on Linux. No call waits for a lock: the shim repeats a call that has to wait.
 type locks struct {
 	files atomic.Int32 // files that have a lock; mostly 0, which is read without mu
 
@@ -221,9 +221,9 @@ func (p *Process) Flock(h Handle, operation int) error {
 	return l.set(&l.flocks, &want, append(held, want), true)
 }
 
-// set makes after the locks of want's file. They differ from the present ones only in want's range. If take is set, other processes
-// have to agree (lockRemotely), and the lock is dropped again if the file was closed meanwhile: no later call would drop it. If take is
-// not set, locks are released, whatever error is returned. The caller holds l.mu.
+// set makes after the locks of want's file. They differ from the present ones only in want's range. If take is set, other
+// processes have to agree (lockRemotely), and the lock is dropped again if the file was closed meanwhile: no later call would
+// drop it. If take is not set, locks are released, whatever error is returned. The caller holds l.mu.
 func (l *locks) set(m *map[microfs.Ino][]lock, want *lock, after []lock, take bool) error {
 	f := want.by
 	ino := f.current().Ino()
@@ -242,8 +242,8 @@ func (l *locks) set(m *map[microfs.Ino][]lock, want *lock, after []lock, take bo
 	return err
 }
 
-// drop releases the locks that an owner has on a file. If other processes cannot be told, the next fsync or close returns the error.
-// The caller holds l.mu.
+// drop releases the locks that an owner has on a file. If other processes cannot be told, the next fsync or close returns the
+// error. The caller holds l.mu.
 func (l *locks) drop(m *map[microfs.Ino][]lock, f *openFile, owner Handle) {
 	all := wholeFile(owner)
 	all.by = f

@@ -14,10 +14,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// A file that is mapped shared is copied into a memfd. All mappings of the file show that memory: those of this process, of its forked
-// children, and of the processes that it serves (remotemap.go). Writes to the file through descriptors are copied to the memory.
-// Changes of the memory (changes.go) are written to the file by msync, munmap, MPI_Finalize and at the end of the process, and at
-// no other time. A file that is not written by way of memory may be mapped from the view instead (view.go).
+// A file that is mapped shared is copied into a memfd. All mappings of the file show that memory: those of this process, of its
+// forked children, and of the processes that it serves (remotemap.go). Writes to the file through descriptors are copied to the
+// memory. Changes of the memory (changes.go) are written to the file by msync, munmap, MPI_Finalize and at the end of the
+// process, and at no other time. A file that is not written by way of memory may be mapped from the view instead (view.go).
 type mapping struct {
 	memory
 	clean  memory     // a copy of the memory as it was when it was last read or written back, if there is a writer
@@ -49,9 +49,9 @@ const (
 	MapWrite  = 2
 )
 
-// Map prepares a mapping of [off, off+n) and returns the descriptor to map. The descriptor of a shared mapping stays open until Unmap.
-// The caller closes that of a private mapping, unless the result has the bit MapKept: then it stays open until Unmap too. Errors
-// are EBADF, EACCES, ENODEV and EINVAL.
+// Map prepares a mapping of [off, off+n) and returns the descriptor to map. The descriptor of a shared mapping stays open until
+// Unmap. The caller closes that of a private mapping, unless the result has the bit MapKept: then it stays open until Unmap too.
+// Errors are EBADF, EACCES, ENODEV and EINVAL.
 func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -228,8 +228,8 @@ func (m *mapping) chunks(off, n int64, do func(i int, start, end int64) error) e
 	return nil
 }
 
-// inHole returns a function that says whether [start, end) is a hole both in the memory and in the file of seekData. It is called with
-// ascending ranges. It makes sparse files cheap: LMDB maps a large file with little data.
+// inHole returns a function that says whether [start, end) is a hole both in the memory and in the file of seekData. It is called
+// with ascending ranges. It makes sparse files cheap: LMDB maps a large file with little data.
 func (m *mapping) inHole(seekData func(int64) (int64, error)) func(start, end int64) bool {
 	data := int64(-1)
 	return func(start, end int64) bool {

@@ -22,8 +22,7 @@ func mapped(t testing.TB, p *Process, h Handle, n int64) []byte {
 	return memory
 }
 
-// What cannot be written to the file is told, and is not lost: it can be
-// written when there is space.
+// If changes cannot be written to the file, the call fails, and the changes are not lost: they can be written when there is space.
 func TestMappingWithoutSpace(t *testing.T) {
 	p := newPartition(t).process(t)
 	filler, h := file(t, p, "filler", create), file(t, p, "f", create)
@@ -47,8 +46,7 @@ func TestMappingWithoutSpace(t *testing.T) {
 	assert.Equal(t, syscall.EBADF, p.Msync(Handle(99), 0, 1))
 }
 
-// Of a file that is nearly all hole only what is in it takes memory and time:
-// LMDB maps a terabyte.
+// Only the data of a sparse file takes memory and time: LMDB maps a terabyte.
 func TestMappingOfHoles(t *testing.T) {
 	const size = 1 << 40
 	p := newPartition(t).process(t)
@@ -75,8 +73,7 @@ func TestMappingOfHoles(t *testing.T) {
 	require.NoError(t, p.Unmap(h))
 }
 
-// Threads that write through a descriptor and threads that sync what they have
-// changed in memory, each on pages of their own, lose nothing.
+// Threads that write through a descriptor, and threads that change memory and call msync, each on pages of their own, lose no data.
 func TestMappingBesideWrites(t *testing.T) {
 	const pages, rounds = 64, 40
 	p := newPartition(t).process(t)
@@ -118,8 +115,7 @@ func TestMappingBesideWrites(t *testing.T) {
 	assert.Zero(t, p.maps.count.Load())
 }
 
-// A file whose descriptor was closed stays open while it is mapped, and gets
-// what was written to it at the end.
+// A file whose descriptor was closed stays open while it is mapped, and changes of the memory are written to it by munmap.
 func TestMappingOutlivesDescriptor(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)

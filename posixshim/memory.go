@@ -8,7 +8,8 @@ import (
 // maxTransfer is the most bytes that one call transfers, as on Linux. A larger call is a short one.
 const maxTransfer = 0x7ffff000
 
-// Memory returns n bytes of the application's memory at p as a slice, at most maxTransfer. The slice is valid until the call returns.
+// Memory returns n bytes of the application's memory at p as a slice, at most maxTransfer. The slice is valid until the call
+// returns.
 func Memory(p unsafe.Pointer, n uintptr) []byte {
 	if p == nil || n == 0 {
 		return nil

@@ -31,8 +31,8 @@ func servedOverAndOver(f *testing.F) func(t *testing.T, talk func(p *Process)) {
 	}
 }
 
-// FuzzRequestBytes sends anything, in two pieces. Whatever it is, the process
-// answers with a whole reply or ends the connection, and serves the next one.
+// FuzzRequestBytes sends any bytes, in two pieces. The server sends a whole reply or closes the connection, and serves the next
+// connection.
 func FuzzRequestBytes(f *testing.F) {
 	f.Add(request(callOpen, []int64{0, create, 0o600}, "f"), uint8(70))
 	f.Add(request(callLock, []int64{1, 1, unix.F_SETLK, 32}, "lock"), uint8(3))
@@ -56,8 +56,7 @@ func FuzzRequestBytes(f *testing.F) {
 // requestScript is how many bytes make a request, beside its data.
 const requestScript = 12
 
-// FuzzRequests makes requests that are whole, of any call there is or not, with
-// any numbers, paths and data. Each is answered, with a result that makes sense.
+// FuzzRequests sends well-formed requests with any call, numbers, paths and data. Each gets a reply with a plausible result.
 func FuzzRequests(f *testing.F) {
 	for call := range uint8(50) {
 		f.Add([]byte{callByte, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, call, 128, 1, 2, 3, 4, 5, 6, 2, 1, 2, 200})
@@ -93,8 +92,7 @@ func FuzzRequests(f *testing.F) {
 // callByte is callOpen, as the first byte of a script.
 const callByte = uint8(callOpen)
 
-// scripted makes a request of 12 bytes: which call, a handle, five numbers, how
-// many strings, and which.
+// scripted decodes a request from 12 bytes: the call, a handle, five numbers, how many strings, and which.
 func scripted(b []byte, handles []int64) (call uint32, numbers []int64, data []string) {
 	numbers = []int64{handles[int(b[1])%len(handles)]}
 	for _, v := range b[2:7] {

@@ -12,13 +12,13 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// defaultMaxAge is how long a mount for reading is used before the process checks whether another process has changed the partition.
-// It is less than a shell takes to run a command and look at the command's output. If opening the mount takes longer, the maximum
-// age is half of that time.
+// defaultMaxAge is how long a mount for reading is used before the process checks whether another process has changed the
+// partition. It is less than a shell takes to run a command and look at the command's output. If opening the mount takes longer,
+// the maximum age is half of that time.
 const defaultMaxAge = 2 * time.Millisecond
 
-// acquire returns the file system. It first opens the mount, or opens it again, for writing if write is set, where that is needed. The
-// caller calls p.mu.RUnlock when it has used the file system.
+// acquire returns the file system. It first opens the mount, or opens it again, for writing if write is set, where that is
+// needed. The caller calls p.mu.RUnlock when it has used the file system.
 func (m *mountPoint) acquire(write bool) (vfs.FS, error) {
 	if p := m.p; p.Used != nil {
 		p.used.Do(p.Used)
@@ -48,8 +48,8 @@ func (m *mountPoint) obtain(write bool) (vfs.FS, error) {
 	return m.mount.FS, nil
 }
 
-// await waits until relayed data (relay.go) of all processes of this host is in the files. It is called before a file is opened, and
-// before attributes are returned, because a job's tree is not opened again when another process has written to it.
+// await waits until relayed data (relay.go) of all processes of this host is in the files. It is called before a file is opened,
+// and before attributes are returned, because a job's tree is not opened again when another process has written to it.
 func (m *mountPoint) await() {
 	if m.p.Revalidate {
 		m.p.FinishRelayed() // calls of nvmecr serve itself do not call Drain
@@ -106,8 +106,8 @@ func (m *mountPoint) prepare(write bool) error {
 	return m.replace(next)
 }
 
-// unavailable returns the error of a call that needs a mount which cannot be opened. Some errors of opening it become EIO. ENOENT for a
-// missing file of keys, for example, would tell the application that there is no checkpoint.
+// unavailable returns the error of a call that needs a mount which cannot be opened. Some errors of opening it become EIO. ENOENT
+// for a missing file of keys, for example, would tell the application that there is no checkpoint.
 func unavailable(err error) error {
 	var other *OtherUserError
 	if errors.As(err, &other) {
@@ -123,8 +123,8 @@ func unavailable(err error) error {
 	return err
 }
 
-// An OtherUserError says that the run belongs to another user, and this process, or one that started it, has changed its user. Only the
-// user of the run may use the files. It wraps syscall.EACCES.
+// An OtherUserError says that the run belongs to another user, and this process, or one that started it, has changed its user.
+// Only the user of the run may use the files. It wraps syscall.EACCES.
 type OtherUserError struct {
 	Mount     string
 	Self, Run uint32 // users, by number
@@ -148,8 +148,8 @@ func (m *mountPoint) revalidate() {
 	}
 }
 
-// revalidateAttributes makes the mount up to date before attributes of an open file are returned, unless this process is the writer:
-// tail -f waits until the size changes.
+// revalidateAttributes makes the mount up to date before attributes of an open file are returned, unless this process is the
+// writer: tail -f waits until the size changes.
 func (m *mountPoint) revalidateAttributes() {
 	m.await()
 	if m.isWriter() {
@@ -192,13 +192,14 @@ type retiredMount struct {
 	files int // open files that are still in it
 }
 
-// keepsRetired says whether files that have lost their names are still read from the old mount. If another process has such a file open
-// for writing, its blocks are not reused. Otherwise checksums detect reused blocks.
+// keepsRetired says whether files that have lost their names are still read from the old mount. If another process has such a
+// file open for writing, its blocks are not reused. Otherwise checksums detect reused blocks.
 func (p *Process) keepsRetired(old *retiredMount) bool {
 	return p.Revalidate && old.mount != nil && !old.mount.Writable && old.mount.FS.DataCRC()
 }
 
-// leaveRetired removes a file that was closed from its retired mount. The last file closes the mount. The caller holds p.mu for writing.
+// leaveRetired removes a file that was closed from its retired mount. The last file closes the mount. The caller holds p.mu for
+// writing.
 func (f *openFile) leaveRetired() error {
 	if f.retired == nil {
 		return nil
@@ -228,8 +229,8 @@ func (p *Process) Fail(err error) {
 	p.failed = err
 }
 
-// Yield gives the partition to another process, which has asked for it, unless a file is open for writing or MPI_Init has opened the
-// partition. Files that are open for reading move to a mount for reading.
+// Yield gives the partition to another process, which has asked for it, unless a file is open for writing or MPI_Init has opened
+// the partition. Files that are open for reading move to a mount for reading.
 func (p *Process) Yield() (yields bool) {
 	p.Guard("giving up the partition", func() {
 		p.mu.Lock()

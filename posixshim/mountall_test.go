@@ -13,7 +13,7 @@ import (
 // A program uses two mounts: the second one shows the same files, for reading.
 func TestTwoMounts(t *testing.T) {
 	const second = "/nvmecr.all"
-	t.Setenv("NVMECR_MOUNT_ALL", second) // for nvmecr serve, too
+	t.Setenv("NVMECR_MOUNT_ALL", second) // nvmecr serve needs it too
 	program := compile(t, "gcc", "mounts.c", "-Wall", "-Wextra", "-Werror")
 	for _, viewed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "alone", true: "with a view"}[viewed], func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestTwoMounts(t *testing.T) {
 	}
 }
 
-// A rank reads what another one has written, and still writes its own files.
+// A rank reads files of another rank, and still writes its own.
 func TestRankReadsAnother(t *testing.T) {
 	const second = "/nvmecr.all"
 	t.Setenv("NVMECR_MOUNT_ALL", second)

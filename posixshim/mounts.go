@@ -34,8 +34,8 @@ const maxMounts = 4
 // MountAt sets the path of the first mount, with which paths that are returned then begin. It is called before the first call.
 func (p *Process) MountAt(path string) { p.mounts[0].path = path }
 
-// AddMount adds a mount at a path, before the first call. The mounts are numbered in this order; the first, number 0, is that of New.
-// The number is PathAt.Dir for the root of the mount. open may refuse to open the mount for writing, with EROFS.
+// AddMount adds a mount at a path, before the first call. The mounts are numbered in this order; the first, number 0, is that of
+// New. The number is PathAt.Dir for the root of the mount. open may refuse to open the mount for writing, with EROFS.
 func (p *Process) AddMount(path string, open func(write bool) (*vfs.Mount, error)) error {
 	number := microfs.Ino(len(p.mounts))
 	if number == maxMounts {
@@ -71,9 +71,9 @@ func (m *mountPoint) absolute(path string) string {
 	return m.path + path
 }
 
-// Inode numbers of a mount have the mount's number in their upper bits, so that they are unique in the process: locks, mappings and the
-// handover identify files by them. Those of the first mount, number 0, do not change. Inode numbers of internal/unionfs are smaller
-// than 1<<mountShift.
+// Inode numbers of a mount have the mount's number in their upper bits, so that they are unique in the process: locks, mappings
+// and the handover identify files by them. Those of the first mount, number 0, do not change. Inode numbers of internal/unionfs
+// are smaller than 1<<mountShift.
 const mountShift = 61
 
 func mountNumber(ino microfs.Ino) microfs.Ino { return ino >> mountShift }

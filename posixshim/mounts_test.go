@@ -11,7 +11,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// twoMounts is a process with its partition at /nvmecr and another one at /other, and what both have.
+// twoMounts returns a process with its partition at /nvmecr and another one at /other, and the two partitions.
 func twoMounts(t *testing.T) (p *Process, first, second *partition) {
 	first, second = newPartition(t), newPartition(t)
 	p = first.process(t)
@@ -28,7 +28,7 @@ func twoMounts(t *testing.T) (p *Process, first, second *partition) {
 	return p, first, second
 }
 
-// open opens a file of a mount that has to be there.
+// openAt opens a file of a mount. It has to exist.
 func openAt(t *testing.T, p *Process, at PathAt, flags int) Handle {
 	t.Helper()
 	h, err := p.Open(at, flags, 0o600)
@@ -96,7 +96,7 @@ func TestNoNameLeadsIntoAnotherMount(t *testing.T) {
 	require.NoError(t, p.Link(PathAt{d, "g"}, PathAt{1, "h"}, 0))
 }
 
-// A link into the other mount is an error that says with which path to go on: the shim finds the mount of that.
+// A symbolic link into the other mount is an error that has the path there. The shim then finds the mount of that path.
 func TestLinksLeadIntoAnotherMount(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	require.NoError(t, p.Symlink("/other/d/f", at("link")))
@@ -127,7 +127,7 @@ func TestPathsBeginWithTheirMount(t *testing.T) {
 	assert.Equal(t, "/other/d/f (deleted)", told(p.Name(f, buf)))
 }
 
-// Files of two mounts that have the same number in their file systems share no lock and no mapping.
+// Files of two mounts with the same inode number share no lock and no mapping.
 func TestMountsShareNoInodes(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	var files [2]Handle
@@ -163,7 +163,7 @@ func TestMountsShareNoInodes(t *testing.T) {
 	assert.Equal(t, []string{".", "..", "f"}, names(t, p, d, 4096))
 }
 
-// Each mount is opened by what is done in it, and given up by itself.
+// Each mount is opened by calls on its files, and given up independently of the other.
 func TestMountsAreOpenedByThemselves(t *testing.T) {
 	p, first, second := twoMounts(t)
 	require.NoError(t, p.Finish())

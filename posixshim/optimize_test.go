@@ -12,9 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryOptimization builds the preloaded library as other compilers' settings
-// would, and runs programs on it that depend on how it uses the stack: vfork, dlopen,
-// programs that are executed, signals. Undefined behaviour ends a program.
+// TestEveryOptimization builds the preloaded library with several optimization levels, and runs programs that depend on its use
+// of the stack: vfork, dlopen, exec, signals. A build with -fsanitize=undefined ends a program at undefined behaviour.
 func TestEveryOptimization(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the library twice")

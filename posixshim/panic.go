@@ -6,13 +6,14 @@ import (
 	"nvmecr/internal/panics"
 )
 
-// A call that panics fails with EIO, and so do all later calls of the process: locks may still be held, and data may be inconsistent.
+// A call that panics fails with EIO, and so do all later calls of the process: locks may still be held, and data may be
+// inconsistent.
 
 // Crashed reports whether a call has panicked.
 func (p *Process) Crashed() bool { return p.crashed.Load() }
 
-// Contain reports a panic, which recover has returned, during a call, and returns EIO. A deferred function calls it, because the stack
-// of the panic is printed.
+// Contain reports a panic, which recover has returned, during a call, and returns EIO. A deferred function calls it, because the
+// stack of the panic is printed.
 func (p *Process) Contain(during string, recovered any) error {
 	p.crashed.Store(true)
 	p.logf("%v; every call on files of the mount is EIO from here on", panics.Error(during, recovered))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestContain: a panic is EIO, is told on one line, and ends all calls after it.
+// TestContain: a call that panics fails with EIO, one line is printed, and all later calls fail.
 func TestContain(t *testing.T) {
 	var said []string
 	p := New(nil, func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) })

@@ -9,8 +9,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// locate returns the file system of a path, opened for writing if write is set, the inode that the path is relative to, and the path.
-// The caller calls p.mu.RUnlock if there is no error.
+// locate returns the file system of a path, opened for writing if write is set, the inode that the path is relative to, and the
+// path. The caller calls p.mu.RUnlock if there is no error.
 func (p *Process) locate(place PathAt, write bool) (vfs.FS, microfs.Ino, string, error) {
 	m, dir, path, err := p.resolve(place)
 	if err != nil {
@@ -133,8 +133,8 @@ func (p *Process) Symlink(target string, place PathAt) error {
 	return fs.Symlink(target, dir, path)
 }
 
-// Readlink copies the target of a symbolic link, cut to the length of buf. If the path is empty, place.Dir is a symbolic link that was
-// opened with O_PATH.
+// Readlink copies the target of a symbolic link, cut to the length of buf. If the path is empty, place.Dir is a symbolic link
+// that was opened with O_PATH.
 func (p *Process) Readlink(place PathAt, buf []byte) (int, error) {
 	if len(buf) == 0 {
 		return 0, syscall.EINVAL
@@ -191,8 +191,8 @@ func (p *Process) Fpath(h Handle, buf []byte) (int, error) {
 	return copyPath(buf, f.mountPoint.absolute(path), err)
 }
 
-// Name copies the path of an open file, beginning with that of its mount, as /proc/self/fd shows it: with " (deleted)" if the file has
-// no name any more. The path of a file that has been renamed since it was opened is not known: ENOENT.
+// Name copies the path of an open file, beginning with that of its mount, as /proc/self/fd shows it: with " (deleted)" if the
+// file has no name any more. The path of a file that has been renamed since it was opened is not known: ENOENT.
 func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil {

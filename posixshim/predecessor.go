@@ -9,9 +9,9 @@ import (
 	"nvmecr/microfs"
 )
 
-// A predecessor is a process that has handed over its open files to this one. Other processes still use its number and its handles. This
-// process listens at the address of that number, and translates the handles. The handles of this process itself have greater
-// generations, so that the two kinds do not collide.
+// A predecessor is a process that has handed over its open files to this one. Other processes still use its number and its
+// handles. This process listens at the address of that number, and translates the handles. The handles of this process itself
+// have greater generations, so that the two kinds do not collide.
 type predecessor struct {
 	number  uint64
 	listen  *os.File
@@ -56,9 +56,9 @@ func (p *Process) openedFor(h *predecessor, file Handle) {
 	}
 }
 
-// releasePredecessor drops a reference of h. After the last one this process does not listen for h any more, and gives up the partition if
-// no file is open. If a process has connected and was not accepted yet, which may ask for the result of closing a file, that is
-// left to the end of its connection.
+// releasePredecessor drops a reference of h. After the last one this process does not listen for h any more, and gives up the
+// partition if no file is open. If a process has connected and was not accepted yet, which may ask for the result of closing a
+// file, that is left to the end of its connection.
 func (p *Process) releasePredecessor(h *predecessor) {
 	if h == nil || h.refs.Add(-1) > 0 || hasPending(h.listen) {
 		return
@@ -72,8 +72,8 @@ func (p *Process) releasePredecessor(h *predecessor) {
 // Serves says whether other processes have files of this one open, or are connected to it.
 func (p *Process) Serves() bool { return p.files.count.Load() > 0 || p.server.connections.Load() > 0 }
 
-// Kept returns the inodes of the files that are being taken over. Opening the partition for writing keeps them, though they may have no
-// name.
+// Kept returns the inodes of the files that are being taken over. Opening the partition for writing keeps them, though they may
+// have no name.
 func (p *Process) Kept() []microfs.Ino {
 	if kept := p.kept.Load(); kept != nil {
 		return *kept

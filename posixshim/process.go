@@ -17,8 +17,8 @@ type Process struct {
 	mounts []*mountPoint // by number; at least one
 	logf   func(format string, args ...any)
 
-	// Revalidate makes every call check whether another process has changed the partition. Otherwise a mount for reading is not checked
-	// again within defaultMaxAge. nvmecr serve sets it: its callers may know of a change.
+	// Revalidate makes every call check whether another process has changed the partition. Otherwise a mount for reading is not
+	// checked again within defaultMaxAge. nvmecr serve sets it: its callers may know of a change.
 	Revalidate bool
 	// Used, if not nil, is called before the first call on a path or file of a mount.
 	Used func()
@@ -27,8 +27,8 @@ type Process struct {
 	Ending func()
 	// Successor, if not nil, connects to the process that takes over the open files that this process shares.
 	Successor func() (Successor, error)
-	// Relaying, if not nil, is called when this process has its first relay (relay.go), and when it has no relay any more. In between
-	// other processes may call FinishRelayed.
+	// Relaying, if not nil, is called when this process has its first relay (relay.go), and when it has no relay any more. In
+	// between other processes may call FinishRelayed.
 	Relaying func(begins bool)
 	// Await, if not nil, waits until other processes have written the data in their relays to the files.
 	Await func()
@@ -98,8 +98,8 @@ func (p *Process) findReal() {
 	}
 }
 
-// New returns a process whose first mount, number 0, is its partition. The process opens the partition with open, for writing or for
-// reading. If it is asked for a mount for reading, open may return one for writing. logf prints messages for the user.
+// New returns a process whose first mount, number 0, is its partition. The process opens the partition with open, for writing or
+// for reading. If it is asked for a mount for reading, open may return one for writing. logf prints messages for the user.
 func New(open func(write bool) (*vfs.Mount, error), logf func(format string, args ...any)) *Process {
 	p := &Process{logf: logf, server: server{closeQueryTime: closeQueryTime}}
 	p.mounts = []*mountPoint{{p: p, open: open}}

@@ -25,12 +25,12 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// partition is a formatted partition in memory, and what was asked of it.
+// partition is a formatted partition in memory. It records how it was opened.
 type partition struct {
 	dev    nvmf.Device
 	seg    microfs.Segment
 	opened []string // "read" or "write"
-	refuse error    // of the next open
+	refuse error    // the error of the next open
 	logged []string
 }
 
@@ -61,7 +61,7 @@ func (p *partition) open(write bool) (*vfs.Mount, error) {
 }
 
 func (p *partition) process(t testing.TB) *Process {
-	var mu sync.Mutex // what is logged may come from threads of the runtime's own
+	var mu sync.Mutex // goroutines of the process log too
 	proc := New(p.open, func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -73,7 +73,7 @@ func (p *partition) process(t testing.TB) *Process {
 
 func at(path string) PathAt { return PathAt{Path: path} }
 
-// file opens a file that has to open.
+// file opens a file. The open must not fail.
 func file(t testing.TB, p *Process, path string, flags int) Handle {
 	t.Helper()
 	h, err := p.Open(at(path), flags, 0o600)
@@ -83,7 +83,7 @@ func file(t testing.TB, p *Process, path string, flags int) Handle {
 
 const create = syscall.O_RDWR | syscall.O_CREAT
 
-// size is that of an open file.
+// size returns the size of an open file.
 func size(t testing.TB, p *Process, h Handle) int64 {
 	t.Helper()
 	a, err := p.FileAttr(h)
@@ -366,7 +366,7 @@ func TestErrno(t *testing.T) {
 	}
 }
 
-// times are as utimensat takes them.
+// times returns times in the form of utimensat.
 func times(t ...int64) (b []byte) {
 	for _, v := range t {
 		b = binary.NativeEndian.AppendUint64(b, uint64(v))
@@ -444,7 +444,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// became notes what its file system is told of who uses it.
+// became is a file system that records calls of SetCred.
 type became struct {
 	vfs.FS
 	cred atomic.Pointer[microfs.Cred]
@@ -455,8 +455,7 @@ func (b *became) SetCred(c microfs.Cred) error {
 	return b.FS.SetCred(c)
 }
 
-// TestChangesOfUser: of two threads that change who the process is at once, the
-// one that was told an older state does not have the last word.
+// TestChangesOfUser: if two threads change the credentials at once, the mounts end with the newer ones.
 func TestChangesOfUser(t *testing.T) {
 	p := newPartition(t).process(t)
 	file(t, p, "a", unix.O_CREAT|unix.O_RDWR)
@@ -478,7 +477,7 @@ func TestChangesOfUser(t *testing.T) {
 	uid.Store(1)
 	go func() { second <- p.Credentials() }()
 	select {
-	case <-asked: // it has gone past the first
+	case <-asked: // the second thread has overtaken the first
 		require.NoError(t, <-second)
 		close(hold)
 	case <-time.After(50 * time.Millisecond):

@@ -16,10 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs and scripts of the mount, which the kernel executes by its view.
+// Programs and scripts of the mount, which the kernel executes by their paths in the view.
 
-// job runs a program by nvmecr run with the files at an existing directory, where the kernel finds them, too. That
-// takes root.
+// job runs a program by nvmecr run with the mount at an existing directory, where the kernel finds the files too. That needs root.
 func (s *store) job(dir, name string, args ...string) *exec.Cmd {
 	s.t.Helper()
 	if os.Getuid() != 0 {
@@ -30,7 +29,7 @@ func (s *store) job(dir, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// exported says whether jobs have their files at such a directory here; the test is skipped if not.
+// exported skips the test if a job cannot have its mount at an existing directory on this machine.
 func (s *store) exported(dir string) {
 	s.t.Helper()
 	stdout, stderr, err := finish(s.t, s.job(dir, "sh", "-c", "echo > $0/x && env -i cat $0/x", dir))
@@ -47,7 +46,7 @@ func TestExecutes(t *testing.T) {
 	s.exported(mount)
 	for _, c := range []struct {
 		what string
-		runs int // at least so often something was executed
+		runs int // the least number of executed programs
 	}{
 		{"make", 0},
 		{"fork", 60},
@@ -78,7 +77,7 @@ func TestProgramsOfTheMount(t *testing.T) {
 	}
 }
 
-// A large program is executed where it is: nobody reads all of it, or has a copy. What is damaged is an error.
+// A large program is executed from the view: it is neither read as a whole nor copied. Damaged blocks are an error.
 func TestLargeProgram(t *testing.T) {
 	const end = "the end of this program"
 	s := newStore(t).view()
@@ -107,7 +106,7 @@ func TestLargeProgram(t *testing.T) {
 	assert.Contains(t, stderr, "Input/output error")
 }
 
-// What a process only executes takes no runtime: here there is none.
+// A process that only executes a program of the mount needs no runtime. In this test there is none.
 func TestExecutesWithoutRuntime(t *testing.T) {
 	s := newStore(t).view()
 	output(t, s.command("sh", "-c", "cp /bin/echo $0/hi && mkdir $0/d && printf '#!/bin/sh\necho script\n' >$0/d/script && chmod +x $0/d/script", mount))
@@ -122,22 +121,22 @@ func TestExecutesWithoutRuntime(t *testing.T) {
 	}
 }
 
-// Each rank executes and loads its own, also while it has its partition.
+// Each rank executes and loads files of its own partition, also while it has the partition open.
 func TestRanksExecute(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
-			s := newStore(t).view() // its children are of no MPI
+			s := newStore(t).view() // children need the runtime without MPI
 			program := compile(t, "mpicc."+mpi.name, "ranksexec.c", "-Wall", "-Wextra", "-Werror")
 			library := compile(t, "gcc", "library.c", "-shared", "-fPIC", "-DNAME=probe")
 			_, stderr, err := finish(t, s.ranks(mpi.mpirun, program, mount, library))
 			require.NoError(t, err, stderr)
-			assert.Contains(t, "\n"+stderr, "\nok\n") // beside hints that another rank has the library
+			assert.Contains(t, "\n"+stderr, "\nok\n") // there are other lines, about libraries of other ranks
 		})
 	}
 }
 
-// Who is in the mount when the view ends goes on, and so do programs that are executed then. A run that starts meanwhile
-// leaves the view alone, which is not its own.
+// A process whose working directory is in the mount goes on when nvmecr serve ends, and so do programs that it executes then.
+// Another run that starts meanwhile does not touch this run's view.
 func TestViewEnds(t *testing.T) {
 	s := newStore(t).view()
 	cmd := s.command("sh", "-c", `mkdir $0/d && cd $0/d && echo one >f && env -i /bin/pwd && kill -9 $1 && while test -e $2; do sleep 0.01; done
@@ -149,7 +148,7 @@ cat f; pwd; sh -c 'echo two >>f; cat f; pwd; cd ..; ls'; cd $0; cat d/f; cp /bin
 	assert.Equal(t, s.viewed+"/job/d\none\n/nvmecr/d\none\ntwo\n/nvmecr/d\nd\none\ntwo\n126\n", stdout)
 }
 
-// A program that is written anew is what is executed then, whatever pages the kernel has of the other one.
+// After a program was rewritten, the new one is executed, though the kernel may have cached pages of the old one.
 func TestWrittenAnew(t *testing.T) {
 	s := newStore(t).view()
 	a := compile(t, "gcc", "says.c", "-DSAYS=\"a\\n\"")
@@ -158,7 +157,7 @@ func TestWrittenAnew(t *testing.T) {
 	assert.Equal(t, strings.Repeat("a\nb\n", 10), output(t, s.command("sh", "-c", script, mount, a, b)))
 }
 
-// A program that the library cannot be in has the files of the directory that it is executed in.
+// A program into which the library cannot be loaded finds the files of its working directory.
 func TestStaticProgram(t *testing.T) {
 	s := newStore(t).view()
 	program := compile(t, "gcc", "plain.c", "-static")
@@ -167,7 +166,7 @@ func TestStaticProgram(t *testing.T) {
 	assert.Equal(t, "x: 5\nhelloy: 5\nx\ny\nz: 5\nhellohello", output(t, s.command("sh", "-c", script, mount)))
 }
 
-// What a program of the mount needs from there: by its run path, and by paths of the mount where the kernel has it.
+// Libraries of the mount that a program of the mount needs, by its run path, and by their paths if the kernel has the files there.
 func TestNeeds(t *testing.T) {
 	local := t.TempDir()
 	build := func(path, name string, args ...string) {
@@ -218,8 +217,8 @@ python -c 'import sys; print(sys.prefix != sys.base_prefix)'`
 	assert.Regexp(t, "^True /.*/v/bin/tool\nTrue\n$", got)
 }
 
-// Where the kernel has no view nothing is executed, as on a file system that is mounted noexec. What a shell and
-// other interpreters read they read as ever.
+// Without a view no program of the mount is executed, as on a file system that is mounted noexec. Shells and other interpreters
+// still read scripts.
 func TestWithoutView(t *testing.T) {
 	const script = `
 cd "$0" && cp /bin/echo hi && printf 'echo script $1\n' >script && chmod +x script && ln -s /bin/echo out

@@ -32,7 +32,7 @@ func (s *store) ranks(mpirun []string, program string, args ...string) *exec.Cmd
 func TestMPI(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
-			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name)) // another runtime would not be found
+			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name)) // only this runtime exists
 			program := compile(t, "mpicc."+mpi.name, "ranks.c")
 			for _, args := range [][]string{{mount}, {mount, "again"}, {mount, "threads"}} {
 				assert.Equal(t, "ok\n", output(t, s.ranks(mpi.mpirun, program, args...)), args)
@@ -45,7 +45,7 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// Ranks that open one file together are refused, by MPI's means and with one line.
+// Ranks that open one file together get an MPI error, and one line is printed.
 func TestSharedFile(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {

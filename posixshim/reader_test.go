@@ -29,7 +29,7 @@ func TestReadingDoesNotOpenForWriting(t *testing.T) {
 	require.NoError(t, p.Fsync(r))
 	assert.Equal(t, []string{"read"}, part.opened)
 
-	// The first change opens for writing, and what is open moves over.
+	// The first change opens the partition for writing, and open files move to the new mount.
 	buf := make([]byte, 3)
 	_, err = p.Read(r, buf)
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestReadingDoesNotOpenForWriting(t *testing.T) {
 	assert.Empty(t, part.logged)
 }
 
-// Looking again costs a new mount only if there is something new.
+// A mount for reading is opened again only if the partition has changed.
 func TestReaderKeepsItsMount(t *testing.T) {
 	part := newPartition(t)
 	writer := part.process(t)
@@ -86,7 +86,7 @@ func TestYield(t *testing.T) {
 	assert.False(t, p.Yield(), "MPI_Init keeps it")
 }
 
-// In the tree of a job a file that others have removed stays open when this process begins to write.
+// In a job's tree a file that other processes have removed stays open when this process begins to write.
 func TestOpenFilesInTree(t *testing.T) {
 	one, err := newPartition(t).open(true)
 	require.NoError(t, err)
@@ -110,8 +110,7 @@ func TestOpenFilesInTree(t *testing.T) {
 	require.NoError(t, one.Close())
 }
 
-// A shell that is in a directory of the mount, while a command that it runs
-// writes.
+// A shell has its working directory in the mount while a command that it runs writes.
 func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	part := newPartition(t)
 	shell := part.process(t)

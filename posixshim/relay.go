@@ -15,9 +15,9 @@ import (
 )
 
 // Some writes to a descriptor bypass the shim: those of the C library's own streams, and with them std::cout, those of static
-// programs, and direct system calls. The socket of a file that is open for writing is therefore connected to a socket of the server.
-// The server writes to the file what it receives there, at the shared offset or at the end of the file. Every call first drains these
-// sockets (Drain), so that writes and calls keep their order.
+// programs, and direct system calls. The socket of a file that is open for writing is therefore connected to a socket of the
+// server. The server writes to the file what it receives there, at the shared offset or at the end of the file. Every call first
+// drains these sockets (Drain), so that writes and calls keep their order.
 
 // A relay is the server's end of such a socket.
 type relay struct {
@@ -69,8 +69,8 @@ func (p *Process) removeRelay(w *watch) {
 	})
 }
 
-// Drain writes to the files the data that is in the sockets. It is called before each call, which has to see the data. For a process
-// without relays it is one load.
+// Drain writes to the files the data that is in the sockets. It is called before each call, which has to see the data. For a
+// process without relays it is one load.
 func (p *Process) Drain() {
 	if all := p.relays.all.Load(); all != nil {
 		for _, w := range *all {
@@ -79,8 +79,8 @@ func (p *Process) Drain() {
 	}
 }
 
-// FinishRelayed is Drain, and closes the files that no process has open any more. It is called for another process that has seen the
-// writers end.
+// FinishRelayed is Drain, and closes the files that no process has open any more. It is called for another process that has seen
+// the writers end.
 func (p *Process) FinishRelayed() {
 	all := p.relays.all.Load()
 	if all == nil {
@@ -132,8 +132,8 @@ func (p *Process) relay(c *relay, fd int) (end bool) {
 	}
 }
 
-// writeRelayed writes data to the file. The program that has written the data cannot get an error any more. So the next fsync or close
-// of the file returns it, as after a failed write-back of a local file, and a line is printed.
+// writeRelayed writes data to the file. The program that has written the data cannot get an error any more. So the next fsync or
+// close of the file returns it, as after a failed write-back of a local file, and a line is printed.
 func (p *Process) writeRelayed(c *relay, b []byte) {
 	for len(b) > 0 {
 		n, err := c.write(b)
@@ -160,7 +160,8 @@ func (f *openFile) takeRelayErr() error {
 	return nil
 }
 
-// awaitHangup waits until no process has the other end of w any more, and relays data until then. It returns false if halt has stopped it.
+// awaitHangup waits until no process has the other end of w any more, and relays data until then. It returns false if halt has
+// stopped it.
 func (p *Process) awaitHangup(w *watch) bool {
 	var err error
 	if w.relay == nil {
@@ -209,8 +210,8 @@ func relayPair(name *unix.SockaddrUnix) (socket int, w *os.File, err error) {
 	return pair[0], os.NewFile(uintptr(pair[1]), name.Name), nil
 }
 
-// aboveStandard moves a new descriptor to a number above 2. It gets a lower one if the application has closed a standard descriptor. To the
-// shim, 0 is no descriptor.
+// aboveStandard moves a new descriptor to a number above 2. It gets a lower one if the application has closed a standard
+// descriptor. To the shim, 0 is no descriptor.
 func aboveStandard(fd int) (int, error) {
 	if fd > 2 {
 		return fd, nil

@@ -14,8 +14,7 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// What is written to the socket of an open file is in the file when the next call
-// is made, in the order of the calls, at the shared offset.
+// Data that is written to the socket of an open file is in the file before the next call, in order, at the shared offset.
 func TestWrittenPastTheShim(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -56,7 +55,7 @@ func TestWrittenPastTheShim(t *testing.T) {
 	require.NoError(t, p.Release(h))
 }
 
-// Of two processes that write so at once nothing is lost.
+// If two processes write to the socket at once, no data is lost.
 func TestManyWritePastTheShim(t *testing.T) {
 	p := newPartition(t).process(t)
 	var handles []Handle
@@ -87,8 +86,7 @@ type fullFile struct{ vfs.File }
 
 func (fullFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ENOSPC }
 
-// What could not be written is said once, and to whoever next makes the file durable
-// or closes it.
+// If relayed data cannot be written, one line is printed, and the next fsync or close fails.
 func TestLostPastTheShim(t *testing.T) {
 	for name, hears := range map[string]func(p *Process, h Handle) error{
 		"fsync":           (*Process).Fsync,
@@ -118,7 +116,8 @@ func TestLostPastTheShim(t *testing.T) {
 	}
 }
 
-// Who reads media first waits for what other processes have taken on to write; in a job's tree so does who opens a file, or looks at it.
+// A process waits for relayed data of other processes before it reads the partition. In a job's tree it also waits before it
+// opens a file or returns attributes.
 func TestAwaitsOtherRelays(t *testing.T) {
 	for _, tree := range []bool{false, true} {
 		partition := newPartition(t)
@@ -149,7 +148,7 @@ func TestAwaitsOtherRelays(t *testing.T) {
 	}
 }
 
-// What is asked of a process that relays: all is in the files, and those are closed that nobody has any more.
+// FinishRelayed writes all data to the files, and closes the files that no process has open any more.
 func TestFinishRelayed(t *testing.T) {
 	p := newPartition(t).process(t)
 	var began, ended int

@@ -15,8 +15,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// A process that revalidates reads a file on that its writer keeps open, whatever becomes of its names, and with what is in it
-// as long as it has one.
+// A process with Revalidate can read a file that its writer keeps open, though the file has been renamed or unlinked. It sees new
+// data as long as the file has a name.
 func TestAttentiveReadsOn(t *testing.T) {
 	before, after := bytes.Repeat([]byte("before"), 100_000), bytes.Repeat([]byte("after!"), 100_000)
 	for name, tt := range map[string]struct {
@@ -48,12 +48,12 @@ func TestAttentiveReadsOn(t *testing.T) {
 			write(t, w, held, before)
 			h := file(t, r, "f", syscall.O_RDONLY)
 			tt.change(t, w, held)
-			for i := range 40 { // more than there is space for
+			for i := range 40 { // more than the partition has space for, so blocks are reused
 				other := file(t, w, fmt.Sprint("other", i%2), create)
 				write(t, w, other, make([]byte, 3<<20))
 				require.NoError(t, w.Release(other))
 				require.NoError(t, w.Unlink(at(fmt.Sprint("other", i%2))))
-				_, _ = r.Attr(at("."), 0) // look again
+				_, _ = r.Attr(at("."), 0) // opens the mount again
 				got := make([]byte, len(before))
 				n, err := r.Pread(h, got, 0)
 				if tt.want == nil {
@@ -75,7 +75,7 @@ func write(t *testing.T, p *Process, h Handle, data []byte) {
 	require.Equal(t, len(data), n)
 }
 
-// It closes a mount once no file is left in it, and at its end.
+// The process closes a retired mount when no file is left in it, and in Finish.
 func TestAttentiveClosesMounts(t *testing.T) {
 	part := newPartition(t)
 	var open atomic.Int32
@@ -117,13 +117,13 @@ func TestAttentiveClosesMounts(t *testing.T) {
 	assert.Zero(t, open.Load())
 }
 
-// What a writer moves each time that it has been found can be read in the end.
+// A file whose blocks the writer moves again and again is read after some attempts.
 func TestAttentiveReadsBesideWrites(t *testing.T) {
 	part := newPartition(t)
 	w := part.process(t)
 	held := file(t, w, "f", create)
 	write(t, w, held, bytes.Repeat([]byte{1}, 4096))
-	// What a write has left is used by the next ones.
+	// The blocks that a write frees are reused by the next writes.
 	st, err := w.Space()
 	require.NoError(t, err)
 	require.NoError(t, w.Fallocate(file(t, w, "filler", create), 0, 0, int64(st.Free-2)*int64(st.Hugeblock), NoLimit))
@@ -141,7 +141,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 	h := file(t, r, "f", syscall.O_RDONLY)
 	write(t, w, held, bytes.Repeat([]byte{2}, 4096))
 	moves = 7
-	for range 100 { // until the next look at it is in vain
+	for range 100 { // until the mount that the reader has is outdated
 		write(t, w, held, bytes.Repeat([]byte{3}, 4096))
 	}
 	page := make([]byte, 4096)
@@ -151,7 +151,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 	assert.Negative(t, moves)
 }
 
-// A file that is mapped from the view keeps the partition: who asks for it does not get it.
+// While a file is mapped from the view, Yield keeps the partition.
 func TestViewedKeepsThePartition(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -166,12 +166,12 @@ func TestViewedKeepsThePartition(t *testing.T) {
 	assert.True(t, p.Yield())
 }
 
-// Where the view has another file of that name, or none, the file is copied, and the partition is free again.
+// If the view has another file of that name, or none, the file is copied, and Yield gives the partition up.
 func TestMappedByCopy(t *testing.T) {
 	for name, view := range map[string]View{
 		"no view":      {},
 		"no file":      {Dir: t.TempDir(), Number: 1},
-		"another file": {Dir: "/proc/self", Number: 1}, // status is one of everybody's
+		"another file": {Dir: "/proc/self", Number: 1}, // has a file of that name too: status
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPartition(t).process(t)

@@ -26,19 +26,16 @@ import (
 	"nvmecr/posixshim"
 )
 
-// These tests build the preloaded library and the runtimes and run real
-// programs under them, most of them twice: in a local directory and under the
-// mount. What they print has to be the same.
+// The tests of package posixshim_test build the preloaded library and the runtimes, and run real programs with them. Most
+// programs run twice, in a local directory and in the mount, and have to print the same.
 //
-// Under the race detector the package has no such tests: it would watch the test,
-// not the programs.
+// They are not built with the race detector, which would watch the test and not the programs.
 
 const mount = "/nvmecr"
 
-// libraries brings those beside bin/nvmecr up to date, once for all tests, and
-// returns their directory.
+// libraries builds the libraries beside bin/nvmecr, once for all tests, and returns their directory.
 var libraries = sync.OnceValues(func() (string, error) {
-	if os.Getenv("MAKELEVEL") == "" { // under make they have just been built
+	if os.Getenv("MAKELEVEL") == "" { // make has just built them
 		out, err := exec.Command("make", "-C", "..", "bin/nvmecr", "libraries").CombinedOutput()
 		if err != nil {
 			return "", fmt.Errorf("make libraries: %w\n%s", err, out)
@@ -47,12 +44,11 @@ var libraries = sync.OnceValues(func() (string, error) {
 	return filepath.Abs("../bin")
 })
 
-// scratch is removed when the tests are done.
+// scratch is a directory that is removed when the tests are done.
 var scratch string
 
 func TestMain(m *testing.M) {
-	// What the tests have inherited is not for their programs, some of which
-	// print the numbers that descriptors get.
+	// The programs must not inherit descriptors of the tests: some print the numbers of descriptors.
 	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "inherited descriptors stay:", err)
@@ -85,7 +81,7 @@ func compile(t testing.TB, compiler, source string, flags ...string) string {
 	return program
 }
 
-// store is a namespace and what a process needs to reach it.
+// store is a namespace, and the settings that a process needs to use it.
 type store struct {
 	t       testing.TB
 	preload string
@@ -93,18 +89,17 @@ type store struct {
 	run     string // XDG_RUNTIME_DIR, short because it holds sockets
 	id      uuid.UUID
 	serve   *exec.Cmd // nvmecr serve
-	said    string    // by serve about the view
+	said    string    // what serve has printed about the view
 	viewed  string    // the directory of the view, once a test has asked for it
 }
 
-// What newStore may be asked to put beside the preloaded library.
+// The names of libraries that newStore can put beside the preloaded library.
 const (
 	noRuntime = ""
 	runtimeOf = "libnvmecr-%s.so"
 )
 
-// newStore makes an empty store. The runtimes named, or all, lie beside the
-// preloaded library.
+// newStore makes an empty store. Beside the preloaded library are the named runtimes, or all.
 func newStore(t testing.TB, runtimes ...string) *store {
 	t.Helper()
 	lib, err := libraries()
@@ -132,7 +127,7 @@ func newStore(t testing.TB, runtimes ...string) *store {
 	return s
 }
 
-// startServe starts what `nvmecr run` starts beside its job. It ends with the test.
+// startServe starts nvmecr serve, as nvmecr run does. It ends with the test.
 func (s *store) startServe() {
 	group := jobstore.LockGroup(s.id)
 	require.NoError(s.t, owner.Prepare(group))
@@ -161,21 +156,21 @@ func (s *store) viewDir() string {
 	return filepath.Join(owner.Directory(jobstore.LockGroup(s.id)), "view")
 }
 
-// environ is that of a process that uses the store.
+// environ returns the environment of a process that uses the store.
 func (s *store) environ() []string {
 	return append(os.Environ(), "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount, "NVMECR_TARGET="+s.target,
 		"NVMECR_EXPORT="+s.viewed, "NVMECR_NAME=test", "NVMECR_VIEW=rank", "NVMECR_RUN="+s.id.String(), "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
 		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 }
 
-// command is one that runs under the preload.
+// command returns a command that runs with the preloaded library.
 func (s *store) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Env = s.environ()
 	return cmd
 }
 
-// nvmecr is the path of the command.
+// nvmecr returns the path of the command.
 func nvmecr(t testing.TB) string {
 	lib, err := libraries()
 	require.NoError(t, err)
@@ -186,7 +181,7 @@ func nvmecr(t testing.TB) string {
 	return path
 }
 
-// view has processes of the store use the view that `nvmecr serve` exports. The test is skipped where there is no FUSE.
+// view makes processes of the store use the view that nvmecr serve exports. It skips the test if the machine has no FUSE.
 func (s *store) view() *store {
 	s.t.Helper()
 	if s.said != "exported\n" {
@@ -196,10 +191,10 @@ func (s *store) view() *store {
 	return s
 }
 
-// slow is what processes say whose end takes long, as it may on a busy machine.
+// slow matches the message of processes whose end takes long, as it may on a busy machine.
 var slow = regexp.MustCompile(`(?m)^nvmecr: process \d+ ends, and waits until the target has taken .*\n`)
 
-// output is what the command prints. It has to succeed.
+// output returns what the command prints. The command has to succeed.
 func output(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
 	stdout, stderr, err := finish(t, cmd)
@@ -207,8 +202,7 @@ func output(t testing.TB, cmd *exec.Cmd) string {
 	return stdout
 }
 
-// finish runs the command to its end. Of what it says on stderr it leaves out that
-// something takes long.
+// finish runs the command to its end. It removes messages of slow from stderr.
 func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errout bytes.Buffer

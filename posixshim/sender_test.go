@@ -17,7 +17,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// patience is how long the ends of a connection wait for each other.
+// patience is how long both ends of a connection wait for each other.
 var patience = unix.NsecToTimeval(posixshim.Hang.Nanoseconds())
 
 // listener is a socket that listens at a name.
@@ -31,12 +31,12 @@ func listener(t *testing.T, name string) *os.File {
 	return f
 }
 
-// connectionOf is the first connection that is made to a listener.
+// connectionOf accepts the first connection to a listener.
 func connectionOf(listener int) (int, error) {
 	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}, int(posixshim.Hang.Milliseconds())); err != nil {
 		return -1, err
 	}
-	if err := unix.SetNonblock(listener, true); err != nil { // if there is none by now, there will be none
+	if err := unix.SetNonblock(listener, true); err != nil { // a connection that is not pending yet will never come
 		return -1, err
 	}
 	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
@@ -46,8 +46,8 @@ func connectionOf(listener int) (int, error) {
 	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience)
 }
 
-// replay is the server of the golden file: it expects its requests, and sends
-// its replies. What it gives for an open file is stands.
+// replay is a server that expects the requests of the golden file and sends its replies. stands is the socket that it sends for
+// an open file.
 func replay(server, stands *os.File, golden string) error {
 	defer server.Close()
 	conn, err := connectionOf(int(server.Fd()))
@@ -77,14 +77,14 @@ func replay(server, stands *os.File, golden string) error {
 	return nil
 }
 
-// serverOf makes the sockets of a process that serves, and of its open file.
+// serverOf makes the sockets of a server and of its open file.
 func serverOf(t *testing.T, file int64) (server, stands *os.File) {
 	number := uint64(0x1000000000000000) | uint64(os.Getpid())
 	return listener(t, fmt.Sprintf("@nvmecr:%016x", number)),
 		listener(t, fmt.Sprintf("@nvmecr:%016x:%016x:NAME", number, file))
 }
 
-// part is the bytes of the lines of text that begin with mark.
+// part returns the bytes of the lines of text that begin with mark.
 func part(text, mark string) (bytes []byte) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); f[0] == mark {
@@ -95,8 +95,7 @@ func part(text, mark string) (bytes []byte) {
 	return bytes
 }
 
-// TestGoldenSender compares what the C end sends with the golden file, and what
-// it makes of the replies.
+// TestGoldenSender compares the requests of the C end with the golden file, and checks how it handles the replies.
 func TestGoldenSender(t *testing.T) {
 	golden, err := os.ReadFile(posixshim.GoldenMessages)
 	require.NoError(t, err)
@@ -123,7 +122,7 @@ fsync(0) = -1 EMFILE
 `, stdout)
 }
 
-// A server that ends in the middle of an answer leaves no descriptor behind.
+// If a server ends in the middle of a reply, the client leaves no descriptor open.
 func TestAnswerThatBreaksOff(t *testing.T) {
 	server, stands := serverOf(t, 1)
 	cmd := newStore(t).command(compile(t, "gcc", "messages.c"), "open")

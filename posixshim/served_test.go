@@ -12,14 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServed is what may go wrong between a process and the one that has its
-// files: a part of served.c each.
+// TestServed runs the parts of served.c: failures between a process and its server.
 func TestServed(t *testing.T) {
 	program := compile(t, "gcc", "served.c")
 	const told = `^nvmecr: process \d+ cannot reach the process that has its open files under /nvmecr any more \(.*\): they fail\n$`
 	for _, c := range []struct {
 		name, want, stderr string
-		killed             bool // the program ends so
+		killed             bool // the program is killed by a signal
 	}{
 		{"memory", `pwrite(fd, m + (1 << 20), 20, 0) = -1 EFAULT
 writev(fd, iov, 3) = -1 EFAULT
@@ -144,8 +143,8 @@ child: 11
 	}
 }
 
-// A program without the library writes to a file it was given, and cannot read one, which it
-// fails for; nothing is lost in silence, or put elsewhere.
+// A program without the library can write to a file that it has inherited. If it reads from one, it fails. No data is lost
+// unnoticed, or written to another file.
 func TestStrangers(t *testing.T) {
 	const want = `both: 1
 writes: 0
@@ -197,8 +196,8 @@ func TestBuildInTheMount(t *testing.T) {
 	assert.Contains(t, got, "nothing left to do\n")
 }
 
-// A process that finds another one writing has it make its calls, also those that
-// are relative to directories that it has open itself.
+// A process that finds the partition in use by another one sends its calls to that, also those relative to directories that it
+// has open itself.
 func TestBesideAWriter(t *testing.T) {
 	tool(t, "python3")
 	const script = `import os, shutil, sys
@@ -240,8 +239,8 @@ print(sorted(os.listdir(m)))
 	assert.Equal(t, run(t.TempDir(), exec.Command), run(mount, newStore(t).command))
 }
 
-// TestLastClose: who closes the last file of a process that ends hears what came
-// of it, also where that is its first call, and late.
+// TestLastClose: a process that closes the last file of a server that is ending gets the result, also if that is its first call,
+// and late.
 func TestLastClose(t *testing.T) {
 	program := compile(t, "gcc", "lastclose.c")
 	slow := compile(t, "gcc", "slowclose.c", "-shared", "-fPIC")

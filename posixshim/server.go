@@ -27,21 +27,21 @@ const (
 	maxErrno = 4096 // each errno is smaller
 )
 
-// A server makes the calls of other processes of the rank: forked children, programs that they execute, and processes that have found
-// that this one has the partition. Each connection makes one call at a time.
+// A server makes the calls of other processes of the rank: forked children, programs that they execute, and processes that have
+// found that this one has the partition. Each connection makes one call at a time.
 type server struct {
 	self atomic.Pointer[identity]
 
-	// refusesOpens is set when the process ends and no other process has files of it. No process gets a file from then on. mu is held
-	// for reading during an open.
+	// refusesOpens is set when the process ends and no other process has files of it. No process gets a file from then on. mu is
+	// held for reading during an open.
 	mu           sync.RWMutex
 	refusesOpens atomic.Bool
 
 	// closeErrors has, by handle, errors of closing files that no process has got yet.
 	closeErrors sync.Map
 
-	// unreported has, by handle, when sharings ended whose result no process has asked for yet. connections counts the processes that may
-	// ask, calls the requests that have no reply yet.
+	// unreported has, by handle, when sharings ended whose result no process has asked for yet. connections counts the processes
+	// that may ask, calls the requests that have no reply yet.
 	unreported         sync.Map
 	closeQueryTime     time.Duration
 	connections, calls atomic.Int32
@@ -69,8 +69,9 @@ func (s *server) identity() *identity {
 	return s.self.Load()
 }
 
-// Serve begins to serve, and returns the number by which other processes address this one. Later calls return the same number. It is
-// called before a child is made. The child may write to a partition, so mounts for reading are checked before they are used again.
+// Serve begins to serve, and returns the number by which other processes address this one. Later calls return the same number. It
+// is called before a child is made. The child may write to a partition, so mounts for reading are checked before they are used
+// again.
 func (p *Process) Serve() (int, error) {
 	for _, m := range p.mounts {
 		m.stale.Store(true)
@@ -112,9 +113,9 @@ func (p *Process) Address() (string, error) {
 // acceptPause is how long a server without free descriptors waits.
 const acceptPause = 20 * time.Millisecond
 
-// accept accepts connections until the socket is closed, or its deadline is over. Then it closes ended. If the process has no free
-// descriptor, accept closes a spare one and rejects a connection with an error: without an answer, this process and the other one might
-// wait for each other. If h is not nil, the connections are to that predecessor.
+// accept accepts connections until the socket is closed, or its deadline is over. Then it closes ended. If the process has no
+// free descriptor, accept closes a spare one and rejects a connection with an error: without an answer, this process and the
+// other one might wait for each other. If h is not nil, the connections are to that predecessor.
 func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{}) {
 	defer close(ended)
 	raw, err := listen.SyscallConn()
@@ -241,8 +242,8 @@ func (p *Process) perform(m *message) (result int64, descriptor int) {
 	return -int64(p.Errno(err)), 0
 }
 
-// releaseForPeer is called for another process that has closed a descriptor of the open file. process is the process whose record locks
-// are released; 0: it has had none.
+// releaseForPeer is called for another process that has closed a descriptor of the open file. process is the process whose record
+// locks are released; 0: it has had none.
 func (p *Process) releaseForPeer(h Handle, process int) error {
 	defer p.server.unreported.Delete(h)
 	f, err := p.files.get(h)

@@ -20,7 +20,7 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// request makes the bytes of one, as shim/remote/remote.c does.
+// request returns the bytes of a request, as shim/remote/remote.c sends it.
 func request(call uint32, numbers []int64, data ...string) []byte {
 	b := make([]byte, requestHead)
 	for _, d := range data {
@@ -40,11 +40,11 @@ func bytesOf(l *unix.Flock_t) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(l)), unsafe.Sizeof(*l))
 }
 
-// client is the other end of a connection to a process.
+// client is the client's end of a connection to a process.
 type client struct {
 	t    testing.TB
 	fd   int
-	done <-chan struct{} // the process has ended it
+	done <-chan struct{} // closed when the process has closed the connection
 }
 
 func (p *Process) client(t testing.TB) *client {
@@ -72,10 +72,10 @@ func (c *client) close() {
 }
 
 func (c *client) send(b []byte) {
-	_ = unix.Sendto(c.fd, b, unix.MSG_NOSIGNAL, nil) // it may have had enough
+	_ = unix.Sendto(c.fd, b, unix.MSG_NOSIGNAL, nil) // the process may have closed the connection
 }
 
-// answer is the next one; the descriptor is 0 if none came.
+// answer receives a reply. descriptor is 0 if the reply has none.
 func (c *client) answer() (result int64, body []byte, flags uint32, descriptor int) {
 	var head [replyHead]byte
 	oob := make([]byte, unix.CmsgSpace(4))
@@ -96,7 +96,7 @@ func (c *client) answer() (result int64, body []byte, flags uint32, descriptor i
 	return int64(binary.NativeEndian.Uint64(head[:])), body, binary.NativeEndian.Uint32(head[12:]), descriptor
 }
 
-// call makes a call and returns what comes of it.
+// call makes a call and returns its result.
 func (c *client) call(b []byte) (int64, []byte) {
 	c.send(b)
 	result, body, _, _ := c.answer()
@@ -144,8 +144,8 @@ func TestServedCalls(t *testing.T) {
 	assert.EqualValues(t, -int64(syscall.EBADF), n)
 }
 
-// Who closes the last descriptor of a file finds everything done that goes with
-// it, though the end is noticed elsewhere as well.
+// When the process that has closed the last descriptor of a file has got its reply, the file is closed, though a goroutine
+// notices the end too.
 func TestCloseOfASharedFileIsComplete(t *testing.T) {
 	p := newPartition(t).process(t)
 	other := file(t, p, "f", create)
@@ -162,7 +162,7 @@ func TestCloseOfASharedFileIsComplete(t *testing.T) {
 	assert.EqualValues(t, 1, p.files.count.Load())
 }
 
-// alone looks until others have nothing of p: what is sent to them p has as well for an instant.
+// alone calls Alone until other processes have no files of p: p has a descriptor that it sends for a moment itself.
 func alone(p *Process) (left int) {
 	for range Hang / time.Millisecond {
 		if left, _ = p.Alone(1); left == 0 {
@@ -173,8 +173,8 @@ func alone(p *Process) (left int) {
 	return left
 }
 
-// A process that ends when nobody has files of it any more answers whoever has
-// closed the last one and asks what came of that.
+// A process that ends when no other process has files of it answers the process that has closed the last one and asks for the
+// result.
 func TestLeaveAnswers(t *testing.T) {
 	p := newPartition(t).process(t)
 	p.server.closeQueryTime = Hang
@@ -202,15 +202,15 @@ func TestLeaveAnswers(t *testing.T) {
 	rest, err := p.Alone(1)
 	require.NoError(t, err)
 	require.Zero(t, rest)
-	_, err = p.Serve() // it goes on after all
+	_, err = p.Serve() // the process goes on
 	require.NoError(t, err)
 	_, socket = c.open("f")
 	require.NoError(t, unix.Close(socket))
 	assert.Zero(t, alone(p), "nobody asks")
 }
 
-// It waits for who has connected before the last one was closed, though it has not let
-// that one in yet: on a busy machine that takes a while.
+// It waits for a process that has connected before the last file was closed, though the connection is not accepted yet: on a busy
+// machine that takes a while.
 func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	p := newPartition(t).process(t)
 	p.server.closeQueryTime = Hang
@@ -219,7 +219,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	first.close()
 	number, err := p.Serve()
 	require.NoError(t, err)
-	p.server.peersMu.Lock() // nobody is let in
+	p.server.peersMu.Lock() // no connection can be accepted
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
@@ -236,11 +236,11 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 	p.server.peersMu.Unlock()
-	require.NoError(t, unix.Close(fd)) // it does not ask after all
+	require.NoError(t, unix.Close(fd)) // the process does not ask
 	assert.Zero(t, <-left)
 }
 
-// slowClose is a file that takes a while to close, and then fails.
+// slowClose is a file whose close takes a while, and then fails.
 type slowClose struct {
 	vfs.File
 	closed *atomic.Bool
@@ -252,13 +252,13 @@ func (s slowClose) Close() error {
 	return errors.Join(s.File.Close(), syscall.ENOSPC)
 }
 
-// Another process that closes the last descriptor hears when that is done and
-// what came of it, also when the owner has noticed before it is asked.
+// Another process that closes the last descriptor gets the result when the file is closed, also if the owner has noticed the
+// close before it is asked.
 func TestCloseByAnotherProcess(t *testing.T) {
 	p := newPartition(t).process(t)
 	for _, c := range []struct {
 		name string
-		wait func(h Handle) bool // until it asks
+		wait func(h Handle) bool // before it asks
 	}{
 		{"at once", func(Handle) bool { return true }},
 		{"meanwhile", func(Handle) bool { time.Sleep(20 * time.Millisecond); return true }},
@@ -272,7 +272,7 @@ func TestCloseByAnotherProcess(t *testing.T) {
 			f.first = slowClose{f.first, &closed}
 			socket, err := p.Share(h)
 			require.NoError(t, err)
-			require.NoError(t, p.Release(h)) // its own descriptor
+			require.NoError(t, p.Release(h)) // the owner's descriptor
 			require.NoError(t, unix.Close(socket))
 			require.Eventually(t, func() bool { return c.wait(h) }, Hang, time.Millisecond)
 			assert.ErrorIs(t, p.releaseForPeer(h, 0), syscall.ENOSPC)
@@ -281,7 +281,7 @@ func TestCloseByAnotherProcess(t *testing.T) {
 	}
 }
 
-// A lock that comes while the file is being closed goes with it.
+// A lock that is taken while the file is being closed is released with it.
 func TestLockOfAFileThatIsClosed(t *testing.T) {
 	p := newPartition(t).process(t)
 	for range 2000 {
@@ -297,8 +297,7 @@ func TestLockOfAFileThatIsClosed(t *testing.T) {
 	}
 }
 
-// What is not a call of this version is an error, and the connection goes on
-// as long as it is clear where the next request begins.
+// A request that is no call of this version fails. The connection stays open if it is clear where the next request begins.
 func TestRequestsThatAreNone(t *testing.T) {
 	edit := func(b []byte, at int, v uint32) []byte {
 		binary.NativeEndian.PutUint32(b[at:], v)
@@ -308,7 +307,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request []byte
-		last    bool // the connection ends
+		last    bool // the connection is closed
 	}{
 		{"another version", edit(request(callRead, one), 0, protocol+1), true},
 		{"longer than any", edit(request(callRead, one), 8, 1<<31), true},
@@ -342,8 +341,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 	}
 }
 
-// A connection that ends in the middle of a request has done nothing, and takes
-// the record locks of its process along.
+// If a connection ends in the middle of a request, the call is not made, and the record locks of its process are released.
 func TestConnectionThatEnds(t *testing.T) {
 	p := newPartition(t).process(t)
 	mine := file(t, p, "f", create)
@@ -363,7 +361,7 @@ func TestConnectionThatEnds(t *testing.T) {
 	assert.Zero(t, size(t, p, mine))
 }
 
-// A message is read back as it was written.
+// A request is decoded as it was encoded.
 func TestMessage(t *testing.T) {
 	b := request(callWritev, []int64{7, -1, 0}, "data")
 	var m message
@@ -387,5 +385,5 @@ func TestMessage(t *testing.T) {
 	assert.False(t, m.complete(), "there are six numbers")
 }
 
-// structStat is how many bytes a struct stat has.
+// structStat is the size of a struct stat.
 const structStat = int64(unsafe.Sizeof(syscall.Stat_t{}))

@@ -17,8 +17,7 @@ func TestSignals(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
-// Handlers of faults see what they see without the library, and a bad buffer is
-// EFAULT under all of them.
+// Handlers of fault signals see the same as without the library. A bad buffer is EFAULT whatever handler is installed.
 func TestFaultHandlers(t *testing.T) {
 	program := compile(t, "gcc", "actions.c", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
 	for _, when := range []string{"before", "after", "both"} {
@@ -26,7 +25,7 @@ func TestFaultHandlers(t *testing.T) {
 		assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, when, mount))), when)
 		assert.Contains(t, want, "SEGV 2\n  signal 11, sent 0, there 1")
 	}
-	// By what, whether it is default, ignored or handled once, a fault or sent.
+	// The signal, its action (default, ignored, or handled once), and whether it is a fault or sent.
 	for _, how := range []string{"0df", "0dr", "1df", "1dr", "2df", "2dr", "0if", "0ir", "1ir", "2if", "0of", "0or", "2of"} {
 		want, _, whether := finish(t, exec.Command(program, "e"+how, t.TempDir()))
 		got, stderr, ended := finish(t, newStore(t).command(program, "e"+how, mount))
@@ -36,7 +35,7 @@ func TestFaultHandlers(t *testing.T) {
 	}
 }
 
-// Signals that wait for the end of calls come as they would have.
+// Signals that are blocked during a call arrive after it in the same order, and none is lost.
 func TestSignalQueues(t *testing.T) {
 	program := compile(t, "gcc", "queues.c", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -44,8 +43,7 @@ func TestSignalQueues(t *testing.T) {
 	assert.Contains(t, want, "4000 signals, 0 disordered, 0 calls failed\nignored 1\n")
 }
 
-// Handlers run where the program expects them, which collectors of garbage and
-// schedulers of coroutines depend on.
+// Handlers run on the stack on which the program expects them. Garbage collectors and schedulers of coroutines depend on that.
 func TestFrames(t *testing.T) {
 	program := compile(t, "gcc", "frames.c", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-lm")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -53,25 +51,25 @@ func TestFrames(t *testing.T) {
 	for range 3 {
 		assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, mount))))
 	}
-	// The same in a process that another one serves.
+	// The same in a process that has a server.
 	shell := "exec 3> $0/held; " + program + " $0; :"
 	assert.Empty(t, diff(t, want, output(t, newStore(t).command("bash", "-c", shell, mount))))
 }
 
-// A handler that comes in the middle of a call runs when that is done.
+// A handler whose signal arrives during a call runs when the call is done.
 func TestHandlersAmongCalls(t *testing.T) {
 	program := compile(t, "gcc", "jumps.c", "-pthread")
 	for _, args := range [][]string{nil, {"jump"}} {
 		want := output(t, exec.Command(program, append([]string{t.TempDir()}, args...)...))
 		require.Equal(t, "0 failed\n", want)
 		assert.Equal(t, want, output(t, newStore(t).command(program, append([]string{mount}, args...)...)), args)
-		// The same in a process that another one serves.
+		// The same in a process that has a server.
 		shell := "exec 3> $0/held; " + program + " $0 " + strings.Join(args, " ") + "; :"
 		assert.Equal(t, want, output(t, newStore(t).command("bash", "-c", shell, mount)), args)
 	}
 }
 
-// What a handler writes when the job's time is over.
+// A handler writes a checkpoint when the job's time is over.
 func TestCheckpointInHandler(t *testing.T) {
 	program := compile(t, "gcc", "handler.c")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -79,7 +77,7 @@ func TestCheckpointInHandler(t *testing.T) {
 	assert.Contains(t, want, "-- thread\nfd >= 0 = 1\n")
 }
 
-// What is ignored is so in a program that is executed.
+// Ignored signals stay ignored in an executed program.
 func TestIgnoredSignals(t *testing.T) {
 	program := compile(t, "gcc", "ignored.c")
 	want := "not executed: 1 1 1 1 1 1 1 1\n" +
@@ -89,7 +87,7 @@ func TestIgnoredSignals(t *testing.T) {
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount+"/f")))
 }
 
-// What a handler of a signal ends is written as at any other end.
+// If a signal handler ends the process, data is written as at any other end.
 func TestExitInHandler(t *testing.T) {
 	program := compile(t, "gcc", "exits.c")
 	for _, how := range []string{"main", "thread"} {
@@ -98,7 +96,7 @@ func TestExitInHandler(t *testing.T) {
 	}
 }
 
-// What waits for a signal that all threads of the program block.
+// Programs that wait for a signal that all their threads block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")
 	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir())), "without the library")

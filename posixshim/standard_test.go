@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// standard makes standard.cc and the library that it needs, which has kept the standard
-// streams before the preloaded library could do anything, or after.
+// standard builds standard.cc and the library that it needs. The library keeps the standard streams before or after the preloaded
+// library is initialized.
 func standard(t *testing.T, library, program []string) string {
 	dir := t.TempDir()
 	so := filepath.Join(dir, "libkeeps.so")
@@ -23,9 +23,9 @@ func standard(t *testing.T, library, program []string) string {
 	return compile(t, "g++", "standard.cc", append([]string{so, "-Wl,-rpath," + dir}, program...)...)
 }
 
-// Whatever writes to standard output and error, or reads standard input, does so as on a
-// local file system: C++, streams that were kept, system calls. GCC 12's programs
-// initialise std::cout each, later ones in libstdc++, before all others.
+// Standard input, output and error in files of the mount behave as on a local file system, for C++ streams, for code that has
+// kept the streams, and for system calls. Programs of GCC 12 initialize std::cout themselves; with later versions libstdc++ does,
+// before all other libraries.
 func TestStandardStreams(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -46,7 +46,7 @@ func TestStandardStreams(t *testing.T) {
 	}
 }
 
-// combined is the output of a command and what it says on stderr.
+// combined returns what a command prints on stdout and stderr.
 func combined(t *testing.T, cmd *exec.Cmd) string {
 	stdout, stderr, err := finish(t, cmd)
 	require.NoError(t, err, stderr)
@@ -66,7 +66,7 @@ func TestStandardStreamsOfRanks(t *testing.T) {
 			for range 4 {
 				want += mount + "/log:11\n" + mount + "/own:11\n"
 			}
-			assert.Len(t, stderr, len(want), stderr) // whose lines come in any order
+			assert.Len(t, stderr, len(want), stderr) // the lines come in any order
 			assert.NotContains(t, stderr, "nvmecr:")
 		})
 	}

@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a program pays that does nothing with the preloaded library is pages that
-// are touched and symbols that are looked up when it is loaded. Neither shows
-// anywhere else than in time.
+// A program that does not use the mount pays for the pages of the preloaded library that are touched, and for the symbols that
+// are looked up when it is loaded. Only a measurement of time would show that otherwise.
 func TestStart(t *testing.T) {
 	dir, err := libraries()
 	require.NoError(t, err)
@@ -40,7 +39,7 @@ func TestStart(t *testing.T) {
 	assert.Zero(t, file.Section(".got.plt"), "a table of functions that could be written to")
 }
 
-// lookedUp returns the symbols that are looked up when the library is loaded.
+// lookedUp returns the symbols that the dynamic linker looks up when the library is loaded.
 func lookedUp(t *testing.T, file *elf.File) (names []string) {
 	symbols, err := file.DynamicSymbols()
 	require.NoError(t, err)
@@ -48,7 +47,7 @@ func lookedUp(t *testing.T, file *elf.File) (names []string) {
 	require.NotNil(t, section)
 	data, err := section.Data()
 	require.NoError(t, err)
-	const entry = 24 // where, what, and what is added
+	const entry = 24 // Elf64_Rela: offset, info, addend
 	for ; len(data) >= entry; data = data[entry:] {
 		if symbol := file.ByteOrder.Uint64(data[8:]) >> 32; symbol != 0 {
 			names = append(names, symbols[symbol-1].Name)

@@ -19,7 +19,7 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// overTCP is an empty partition behind a target of this process, over memory.
+// overTCP returns an empty partition in memory, exported by a target of this process.
 func overTCP(t testing.TB, size nvmf.Bytes) *partition {
 	b, err := target.NewMemory(size, 4096)
 	require.NoError(t, err)
@@ -39,9 +39,8 @@ func overTCP(t testing.TB, size nvmf.Bytes) *partition {
 	return p
 }
 
-// TestSteadyPathDoesNotAllocate counts what all of this process allocates, the
-// target's threads included, for calls that have been made before. Only a file
-// that grows takes memory, for its checksums.
+// TestSteadyPathDoesNotAllocate counts the allocations of this process, with those of the target, during calls that have been
+// made before. Only a file that grows takes memory, for its checksums.
 func TestSteadyPathDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector drops what a sync.Pool is given, now and then")
@@ -77,7 +76,7 @@ func TestSteadyPathDoesNotAllocate(t *testing.T) {
 					t.Fatalf("%s: %d of %d bytes, %v", c.name, n, size, err)
 				}
 			})
-			limit := 0.05 // none, but for what else goes on in the process
+			limit := 0.05 // not 0, because other goroutines of the process may allocate
 			if c.grows {
 				limit += float64(size) / (8 << 20) // the checksums of 8 MiB
 			}
@@ -88,9 +87,8 @@ func TestSteadyPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// mallocs is testing.AllocsPerRun, which leaves one processor to host and
-// target, without that. It is the least of three: something else in the process
-// may allocate meanwhile, but hardly each time.
+// mallocs is testing.AllocsPerRun, but does not set GOMAXPROCS to 1, because host and target need two processors. It returns the
+// least of three counts: other goroutines may allocate meanwhile, but hardly each time.
 func mallocs(t testing.TB, n int, call func()) float64 {
 	t.Helper()
 	for range n {

@@ -16,17 +16,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The C of the preloaded library is in every process of a job, and nobody can hold much of it in the head. These are
-// bounds that it only ever comes below.
+// The C of the preloaded library is in every process of a job, and has to stay small enough to be understood as a whole. These
+// bounds are lowered when it becomes smaller, and never raised.
 const (
-	maxLines  = 5950 // written by hand
-	maxCircle = 4    // files of the largest set of which each calls each other, perhaps by way of others
+	maxLines  = 5950 // lines written by hand
+	maxCircle = 4    // files in the largest cycle of calls
 )
 
-// aPointer is a variable by which a file could call one that is above it, unseen by the linker.
+// aPointer matches a function pointer by which a file could call one in a folder above, which nm does not show.
 var aPointer = regexp.MustCompile(`(?m)^extern [^;{]*\(\*\s*nv_\w+\)\(.*`)
 
-// folders of the C, from the lowest on: a file uses only what is in its own folder or in one before it.
+// folders has the folders of the C, from the lowest on. A file uses only functions and variables of its own folder and of those
+// before it.
 var folders = []string{"base", "runtime", "remote", "route", "files", "process", "calls"}
 
 func TestShimIsSmall(t *testing.T) {
@@ -38,7 +39,7 @@ func TestShimIsSmall(t *testing.T) {
 	for _, name := range slices.Concat(files, headers) {
 		if text, err := os.ReadFile(name); assert.NoError(t, err) && !strings.Contains(name, "_gen.") {
 			lines += bytes.Count(text, []byte("\n"))
-			assert.Empty(t, aPointer.FindString(string(text)), "%s: who sets it is called upwards", name)
+			assert.Empty(t, aPointer.FindString(string(text)), "%s: a function pointer may call a folder above", name)
 		}
 	}
 	assert.LessOrEqual(t, lines, maxLines, "lines of C: can it be left to the kernel, to Go, or to calls.txt?")
@@ -57,14 +58,14 @@ func TestShimIsSmall(t *testing.T) {
 	}
 }
 
-// levelOf returns how high the folder of a file is.
+// levelOf returns the index of a file's folder in folders.
 func levelOf(t *testing.T, file string) int {
 	level := slices.Index(folders, filepath.Base(filepath.Dir(file)))
 	require.GreaterOrEqual(t, level, 0, "%s is in none of the folders %v", file, folders)
 	return level
 }
 
-// callsOfFiles returns which files use functions or variables of which others.
+// callsOfFiles returns, for each file, the files whose functions or variables it uses.
 func callsOfFiles(t *testing.T, files []string) map[string][]string {
 	dir := t.TempDir()
 	defined, used := map[string]string{}, map[string][]string{}
@@ -98,7 +99,7 @@ func callsOfFiles(t *testing.T, files []string) map[string][]string {
 	return calls
 }
 
-// circleOf returns the files that a file reaches and that reach it.
+// circleOf returns the cycle of a file: the files that it reaches and that reach it.
 func circleOf(calls map[string][]string, name string) (circle []string) {
 	for other := range reachable(calls, name) {
 		if reachable(calls, other)[name] {

@@ -59,7 +59,8 @@ type openFile struct {
 	// file is the file in the current mount. moveFiles replaces it when the mount is opened again. Until then it points to first.
 	file  atomic.Pointer[vfs.File]
 	first vfs.File
-	// retired is the earlier mount that the file is still in, because the current one does not have it; mostly nil. Guarded by Process.mu.
+	// retired is the earlier mount that the file is still in, because the current one does not have it; mostly nil. Guarded by
+	// Process.mu.
 	retired *retiredMount
 
 	mu        sync.Mutex // guards the rest
@@ -70,8 +71,8 @@ type openFile struct {
 
 func (f *openFile) current() vfs.File { return *f.file.Load() }
 
-// needsWriter says whether the process has to keep the mount open for writing because of the file: it is open for writing, the kernel
-// reads its blocks by way of the view, or it has no name by which it could be opened in another mount.
+// needsWriter says whether the process has to keep the mount open for writing because of the file: it is open for writing, the
+// kernel reads its blocks by way of the view, or it has no name by which it could be opened in another mount.
 func (f *openFile) needsWriter() bool {
 	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY || f.mappedFromView.Load() {
 		return true

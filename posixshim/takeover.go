@@ -28,8 +28,9 @@ type Handover struct {
 	packets [kindEnd][]*packet // by kind, each in order
 }
 
-// ReceiveHandover receives a handover on a SOCK_SEQPACKET socket. io.EOF says that the other process has closed the socket without sending
-// anything. Other errors say that the packets are no handover, or not all of it. If there is an error, no descriptor is left open.
+// ReceiveHandover receives a handover on a SOCK_SEQPACKET socket. io.EOF says that the other process has closed the socket
+// without sending anything. Other errors say that the packets are no handover, or not all of it. If there is an error, no
+// descriptor is left open.
 func ReceiveHandover(socket int) (*Handover, error) {
 	in := &Handover{}
 	buf := make([]byte, handOverMax)
@@ -90,8 +91,8 @@ func (p *packet) file(name string) (*os.File, error) {
 // takePause is the time between two attempts to open a partition that another process has.
 const takePause = 20 * time.Millisecond
 
-// TakeOver takes over the open files of another process of this rank. If another process has the partition, it waits until ctx ends. If
-// TakeOver fails, descriptors that it has not taken over still belong to in. NewForTakeover has made p.
+// TakeOver takes over the open files of another process of this rank. If another process has the partition, it waits until ctx
+// ends. If TakeOver fails, descriptors that it has not taken over still belong to in. NewForTakeover has made p.
 func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
 	p.takeoverMu.Lock() // one takeover at a time uses p.kept
 	defer p.takeoverMu.Unlock()
@@ -185,7 +186,8 @@ func (t *takeover) check() error {
 	return nil
 }
 
-// mount opens the mounts of the files, for writing if a file needs it, and in any case the first mount. The caller calls p.mu.RUnlock.
+// mount opens the mounts of the files, for writing if a file needs it, and in any case the first mount. The caller calls
+// p.mu.RUnlock.
 func (t *takeover) mount(ctx context.Context) error {
 	writes := make(map[*mountPoint]bool)
 	var kept []microfs.Ino

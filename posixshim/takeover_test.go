@@ -16,8 +16,8 @@ import (
 	"nvmecr/posixshim"
 )
 
-// TestHandsOver is what becomes of files when the process that has them ends, or executes a program: what it is with
-// those of a local file system.
+// TestHandsOver: when a process ends or executes a program, files that other processes share with it behave as on a local file
+// system.
 func TestHandsOver(t *testing.T) {
 	program := compile(t, "gcc", "handover.c")
 	for _, name := range []string{"busy", "many", "mapped", "fails", "two"} {
@@ -37,8 +37,8 @@ func TestHandsOver(t *testing.T) {
 	})
 }
 
-// A program that is executed with its output in the mount is the process that its parent has started: it has its number,
-// and gets its signals.
+// An executed program whose output is in the mount has the process ID of the process that its parent has started, and gets the
+// signals that are sent to that.
 func TestExecutedKeepsItsProcess(t *testing.T) {
 	const script = `cd "$0"
 sh -c 'exec sh -c "echo \$\$; trap \"echo signal; exit 7\" USR1; echo ready; while :; do sleep 0.02; done" >log' &
@@ -63,8 +63,8 @@ wc -l <copy
 	assert.Contains(t, got, "7\nthe same process\nsignal\n137\n")
 }
 
-// Without nvmecr serve, on another host or when it was killed, who ends says that others lose its
-// files, and ends. Programs whose C library writes past the shim may get SIGPIPE.
+// Without nvmecr serve a process that ends prints that other processes lose its files, and ends. Programs that write past the
+// shim may get SIGPIPE.
 func TestNobodyToHandOverTo(t *testing.T) {
 	const told = `nvmecr: process \d+ ends and cannot hand the open files that it shares over to nvmecr serve`
 	s := newStore(t)
@@ -77,7 +77,7 @@ func TestNobodyToHandOverTo(t *testing.T) {
 	assert.Contains(t, stderr, "\n1\n", "writing fails")
 }
 
-// When nvmecr serve is killed, those who have files of its predecessors lose them.
+// When nvmecr serve is killed, other processes lose the files that it has taken over.
 func TestServeKilled(t *testing.T) {
 	s := newStore(t)
 	cmd := s.command("sh", "-c", `sh -c 'exec 3>$0/log; exec bash -c "echo one >&3; echo; read x; trap \"\" PIPE; echo two | dd status=none >&3; echo \$?"' $0; cat $0/log`, mount)
@@ -99,8 +99,8 @@ func TestServeKilled(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// Where nvmecr serve is not, as on other hosts than that of nvmecr run, the first process that needs it starts it. It is no
-// child of that one's, and ends when nobody needs it.
+// If nvmecr serve does not run, as on other hosts than that of nvmecr run, the first process that needs it starts it. It is no
+// child of that process, and ends when no process needs it.
 func TestStartsServe(t *testing.T) {
 	s := newStore(t)
 	require.NoError(t, s.serve.Process.Kill())

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPinned: the runtime's threads have a name, and leave the core that the
-// application is pinned to; those of the application stay.
+// TestPinned: the runtime's threads have a name, and move away from the core to which the application is pinned. Threads of the
+// application stay.
 func TestPinned(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("there is one processor")
@@ -40,13 +40,13 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// Threads that have no alternate stack get one before they call Go.
+// Threads without an alternate signal stack get one before they call Go.
 func TestThreadsWithoutSignalStack(t *testing.T) {
 	program := compile(t, "gcc", "stackless.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	assert.Equal(t, "0 failed\n", output(t, newStore(t).command(program, mount)))
 }
 
-// Handlers that need more stack than Go would give them.
+// Handlers that need more stack than Go's alternate signal stack has.
 func TestDeepHandlers(t *testing.T) {
 	program := compile(t, "gcc", "deep.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -54,7 +54,7 @@ func TestDeepHandlers(t *testing.T) {
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount)))
 }
 
-// SIGPROF is the profiler's: each sample reaches its handler.
+// SIGPROF belongs to profilers: each sample reaches the profiler's handler.
 func TestProfilers(t *testing.T) {
 	program := compile(t, "gcc", "profiles.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))

@@ -14,13 +14,13 @@ import (
 )
 
 // The view is the FUSE file system by which nvmecr serve exports the files of a run to the kernel of the host. A large file that
-// nobody writes to is mapped from the view instead of being copied (mapping.go). The kernel then reads a page when it is touched, and
-// keeps it once for all processes of the host. nvmecr serve reads the store itself and never calls this process. So this process may
-// touch such a page anywhere, even while it holds locks.
+// nobody writes to is mapped from the view instead of being copied (mapping.go). The kernel then reads a page when it is touched,
+// and keeps it once for all processes of the host. nvmecr serve reads the store itself and never calls this process. So this
+// process may touch such a page anywhere, even while it holds locks.
 //
-// nvmecr serve reads the blocks while this process has the partition open for writing. This process keeps the file open as long as it is
-// mapped, so that the blocks are not reused, even if the file is unlinked. In a tree of the whole job the index keeps the blocks of
-// open files, and other processes may write to the file. A mapped page then has the old or the new bytes.
+// nvmecr serve reads the blocks while this process has the partition open for writing. This process keeps the file open as long
+// as it is mapped, so that the blocks are not reused, even if the file is unlinked. In a tree of the whole job the index keeps
+// the blocks of open files, and other processes may write to the file. A mapped page then has the old or the new bytes.
 
 // A View says where the kernel has the files of a process.
 type View struct {
@@ -102,8 +102,8 @@ func viewAlive(view int) bool {
 	return unix.Fstat(view, &st) == nil
 }
 
-// refreshView is called after a file was changed. If the file is mapped from the view, the kernel is made to ask nvmecr serve for its
-// attributes: it drops cached pages if size or time have changed. If nvmecr serve has ended, that fails and has no effect.
+// refreshView is called after a file was changed. If the file is mapped from the view, the kernel is made to ask nvmecr serve for
+// its attributes: it drops cached pages if size or time have changed. If nvmecr serve has ended, that fails and has no effect.
 func (m *mapping) refreshView(f *openFile) {
 	if m.view < 0 {
 		return

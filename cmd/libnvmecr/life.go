@@ -26,8 +26,8 @@ import (
 
 // Limits of what the runtime uses in the application's process.
 const (
-	// maxProcs is GOMAXPROCS. It is not lower on a machine with fewer cores: a thread in a system call keeps its P until Go's monitor
-	// thread takes it away, and other threads of the application must not wait for that.
+	// maxProcs is GOMAXPROCS. It is not lower on a machine with fewer cores: a thread in a system call keeps its P until Go's
+	// monitor thread takes it away, and other threads of the application must not wait for that.
 	maxProcs  = 4
 	gcPercent = 50 // the heap is small and seldom grows
 )
@@ -179,9 +179,9 @@ type joint struct {
 	formatted func() error // see store.Options
 }
 
-// openInJob opens the partition for writing. Formatted is a collective call of the ranks with the same target. The rank that formats the
-// target calls it when the target has a partition table, or when that has failed. The others call it where they need the table, or
-// after opening.
+// openInJob opens the partition for writing. Formatted is a collective call of the ranks with the same target. The rank that
+// formats the target calls it when the target has a partition table, or when that has failed. The others call it where they need
+// the table, or after opening.
 func openInJob(job *mpiwrap.Job) error {
 	var once sync.Once
 	var result error
@@ -196,8 +196,8 @@ func openInJob(job *mpiwrap.Job) error {
 	return err
 }
 
-// formatted returns store.Options.Formatted; nil: poll instead. Only the thread that is in MPI_Init may use MPI. Other threads may open
-// the partition at the same time.
+// formatted returns store.Options.Formatted; nil: poll instead. Only the thread that is in MPI_Init may use MPI. Other threads
+// may open the partition at the same time.
 func formatted() func() error {
 	if j := opening.joint.Load(); j != nil && j.thread == unix.Gettid() {
 		return j.formatted
@@ -215,8 +215,8 @@ func contained(f func() error) (err error) {
 	return f()
 }
 
-// report makes an error of mpiInit the error of every later call. The rank whose own error it is prints it; the others fail with its
-// errno.
+// report makes an error of mpiInit the error of every later call. The rank whose own error it is prints it; the others fail with
+// its errno.
 func report(err error) error {
 	if err == nil {
 		return nil
@@ -233,8 +233,8 @@ func report(err error) error {
 	return errno
 }
 
-// mpiFinalize writes changes of mapped memory to the files. It closes nothing: after MPI_Init the runtime does not use MPI, and files
-// work until the process ends.
+// mpiFinalize writes changes of mapped memory to the files. It closes nothing: after MPI_Init the runtime does not use MPI, and
+// files work until the process ends.
 func mpiFinalize() error { return process.SyncMappings() }
 
 // finish closes all files and mounts when the process ends.

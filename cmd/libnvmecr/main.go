@@ -1,9 +1,9 @@
-// Libnvmecr is the Go runtime of the preloaded library: a C shared library that libnvmecr.so loads when an application makes the first
-// call on a file of a mount. It is built once for each MPI library (build tags openmpi and mpich), and once without MPI.
+// Libnvmecr is the Go runtime of the preloaded library: a C shared library that libnvmecr.so loads when an application makes the
+// first call on a file of a mount. It is built once for each MPI library (build tags openmpi and mpich), and once without MPI.
 //
-// Its exported functions are generated from posixshim/calls.txt (exports_gen.go). They translate between C and Go; package posixshim
-// implements the calls, and life.go the start and the end of the process. They return -errno if they fail, and may be called
-// from any thread.
+// Its exported functions are generated from posixshim/calls.txt (exports_gen.go). They translate between C and Go; package
+// posixshim implements the calls, and life.go the start and the end of the process. They return -errno if they fail, and may be
+// called from any thread.
 package main
 
 // typedef int nv_own(int fd, int own); // of posixshim/shim/wire.h

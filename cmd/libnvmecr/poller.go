@@ -25,9 +25,9 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// holdPoller starts Go's network poller and registers its descriptors as descriptors of the runtime (ownfd), so that the application cannot
-// close them. Go has no function that returns them. While the runtime is loaded all low numbers are taken, so the two descriptors
-// are below the next free number, or a little above it, if other threads open files at the same time.
+// holdPoller starts Go's network poller and registers its descriptors as descriptors of the runtime (ownfd), so that the
+// application cannot close them. Go has no function that returns them. While the runtime is loaded all low numbers are taken, so
+// the two descriptors are below the next free number, or a little above it, if other threads open files at the same time.
 func holdPoller() {
 	time.AfterFunc(time.Hour, func() {}).Stop() // starts the poller
 	next, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 0)
@@ -47,8 +47,8 @@ func holdPoller() {
 	}
 }
 
-// pollerOf says whether fd is Go's epoll descriptor, and returns the eventfd that wakes it up. Go has added the eventfd to the epoll
-// instance with an address of the runtime as its data. No epoll instance of the application has such data.
+// pollerOf says whether fd is Go's epoll descriptor, and returns the eventfd that wakes it up. Go has added the eventfd to the
+// epoll instance with an address of the runtime as its data. No epoll instance of the application has such data.
 func pollerOf(fd int) (wakeup int, ok bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {

@@ -12,9 +12,10 @@ import (
 // threadName is the name of the runtime's threads: NV_THREAD of posixshim/shim/process.h.
 const threadName = "nvmecr"
 
-// leaveCore moves the runtime's threads away from the core that a launcher has pinned the process to, if it is only one. Their work there
-// (a state checkpoint in the background, the garbage collector) would stop the application. They move to the other processors that
-// the launcher itself may use. The kernel keeps them in the job's cpuset. The application's threads are not moved.
+// leaveCore moves the runtime's threads away from the core that a launcher has pinned the process to, if it is only one. Their
+// work there (a state checkpoint in the background, the garbage collector) would stop the application. They move to the other
+// processors that the launcher itself may use. The kernel keeps them in the job's cpuset. The application's threads are not
+// moved.
 func leaveCore(getenv func(string) string) {
 	var now unix.CPUSet
 	if unix.SchedGetaffinity(0, &now) != nil {
@@ -107,8 +108,8 @@ func readStatus(pid int) (a ancestor, err error) {
 	return a, err
 }
 
-// otherProcessors returns the processors, without those of core, of the nearest ancestor that has any. It does not look above nvmecr run,
-// which the user may have started on one core on purpose, nor above the daemon of a batch system.
+// otherProcessors returns the processors, without those of core, of the nearest ancestor that has any. It does not look above
+// nvmecr run, which the user may have started on one core on purpose, nor above the daemon of a batch system.
 func otherProcessors(core unix.CPUSet) (wide unix.CPUSet, ok bool) {
 	user := os.Geteuid()
 	for pid := os.Getppid(); pid > 1; {
@@ -127,8 +128,8 @@ func otherProcessors(core unix.CPUSet) (wide unix.CPUSet, ok bool) {
 	return wide, false
 }
 
-// granted says whether the job may use count processors of this node. limit is what the batch system has told the job, which it may not
-// enforce by a cpuset; "": nothing.
+// granted says whether the job may use count processors of this node. limit is what the batch system has told the job, which it
+// may not enforce by a cpuset; "": nothing.
 func granted(limit string, count int) bool {
 	allowed, err := strconv.Atoi(limit)
 	return limit == "" || err == nil && count <= allowed

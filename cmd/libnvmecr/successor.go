@@ -16,8 +16,9 @@ import (
 	"nvmecr/posixshim"
 )
 
-// attachToServer makes nvmecr serve export the files of the run on this host, until the last process of the run has ended. nvmecr run has
-// done so on its own host. On other hosts the first process that uses the mount starts nvmecr serve. If that fails there is no view.
+// attachToServer makes nvmecr serve export the files of the run on this host, until the last process of the run has ended. nvmecr
+// run has done so on its own host. On other hosts the first process that uses the mount starts nvmecr serve. If that fails there
+// is no view.
 func attachToServer(cfg *config.Config) {
 	group := store.LockGroup(cfg.Run)
 	if cfg.Export == "" || group == "" || owner.OfRun(group) {
@@ -34,8 +35,8 @@ func attachToServer(cfg *config.Config) {
 	}
 }
 
-// successor connects to nvmecr serve, which takes over the open files that other processes have of this one. If nvmecr serve does not run,
-// because it was killed, or because this is not the host of nvmecr run and has no view, successor starts it.
+// successor connects to nvmecr serve, which takes over the open files that other processes have of this one. If nvmecr serve does
+// not run, because it was killed, or because this is not the host of nvmecr run and has no view, successor starts it.
 func successor() (posixshim.Successor, error) {
 	proc, err := whichRank()
 	if err != nil {
@@ -54,8 +55,8 @@ func successor() (posixshim.Successor, error) {
 
 func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) }
 
-// dialSuccessor connects to nvmecr serve. If the job has one tree, nvmecr run starts nvmecr serve again after it was killed. So on the host
-// of nvmecr run dialSuccessor waits for that.
+// dialSuccessor connects to nvmecr serve. If the job has one tree, nvmecr run starts nvmecr serve again after it was killed. So
+// on the host of nvmecr run dialSuccessor waits for that.
 func dialSuccessor(group string) (socket int, err error) {
 	cfg := opening.Config
 	for limit := time.Now().Add(cfg.Timeout); ; time.Sleep(10 * time.Millisecond) {
@@ -66,8 +67,8 @@ func dialSuccessor(group string) (socket int, err error) {
 	}
 }
 
-// startServer starts nvmecr serve, and returns when that serves. nvmecr serve is no child of this process, because the application may
-// wait for all children.
+// startServer starts nvmecr serve, and returns when that serves. nvmecr serve is no child of this process, because the
+// application may wait for all children.
 func startServer(cfg *config.Config) error {
 	if cfg.Command == "" {
 		return errors.New("the path of nvmecr is not known: start the program with nvmecr run")

@@ -1,6 +1,6 @@
-/* What becomes of faults, and of such signals that are sent, under handlers that are
- * set before the first file of argv[2], after it, or both. Prints what the handlers
- * see; the same on every file system. argv[1] says which, or how to end. */
+/* Fault signals, raised by faults or sent, with handlers that are installed before the first file of argv[2] is used, after
+ * that, or both. Prints what the handlers see, which is the same on every file system. argv[1] says which signal, or how to
+ * end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -20,10 +20,10 @@ static const char *const names[] = {"SEGV", "BUS", "FPE"};
 
 static __thread sigjmp_buf back;
 static char name[4096];
-static char *nothing; /* a page that cannot be touched */
-static char *beyond;  /* a page behind the end of its file */
+static char *nothing; /* a page that cannot be accessed */
+static char *beyond;  /* a page after the end of its file */
 static volatile int zero;
-static bool alone = true; /* what is sent to the process is this thread's */
+static bool alone = true; /* the process has one thread, which gets the signals that are sent to the process */
 
 static void on_info(int signum, siginfo_t *info, void *context)
 {
@@ -98,7 +98,7 @@ static void each(void)
 		}
 }
 
-/* Bad buffers are EFAULT whatever handlers there are. */
+/* Bad buffers are EFAULT, whatever handlers are installed. */
 static void calls(void)
 {
 	int fd = open(name, O_RDWR | O_CREAT, 0600);
@@ -142,7 +142,7 @@ static void ways(void)
 	}
 }
 
-/* ending ends the process by a signal, of which the parent tells. */
+/* ending ends a child by a signal, which the parent prints. */
 static void ending(const char *how)
 {
 	int signum = signals[how[1] - '0'];

@@ -1,6 +1,5 @@
-/* Cancels threads that use files in argv[1]: in each cancellation point, before
- * anything is done, and at random moments, after which everything has to work
- * and no descriptor may be left. argv[2] is how often. */
+/* Cancels threads that use files in argv[1]: in each cancellation point, where the call must have done nothing, and at random
+ * moments. After that calls have to work and no descriptor may be open. argv[2] is how often. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -68,7 +67,7 @@ static void *pending(void *op)
 	return "it returned";
 }
 
-/* What does not act on it: it is carried out, and the thread goes on. */
+/* Calls that are no cancellation points: the call is made, and the thread goes on. */
 static void *disabled(void *arg)
 {
 	long n;
@@ -128,7 +127,7 @@ static void *loop(void *arg)
 	snprintf(name, sizeof name, "%s.%ld", path, (long)arg);
 	pthread_cleanup_push(shut, &mine);
 	for (;;) {
-		/* A number is not lost between open and what it is kept in. */
+		/* The thread cannot be cancelled between open and the assignment of the descriptor. */
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 		mine = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);

@@ -1,5 +1,4 @@
-/* A program that closes, or replaces, every descriptor it can think of after
- * it has used the mount argv[1]: what the runtime has open is not among them.
+/* A program that closes or replaces all descriptors after it has used the mount argv[1]. The descriptors of the runtime stay open.
  * Prints what happens. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,9 +30,8 @@ static int use(const char *name)
 	return fd;
 }
 
-/* others says whether another process can write to the mount, and whether that
- * shows here at once: it does if this process still has the partition and makes
- * the calls of the other one, or opens it anew. */
+/* others says whether another process can write to the mount, and whether this process sees the change at once. It does if it
+ * still has the partition and makes the calls of the other process, or if it opens the partition again. */
 static void others(const char *when)
 {
 	char command[5000], name[4200];
@@ -55,7 +53,7 @@ static int left(int first)
 	return n;
 }
 
-/* hidden counts those that are open but refused to us. */
+/* hidden counts descriptors that are open, but on which calls fail with EBADF: those of the runtime. */
 static int hidden(int first, int end)
 {
 	char name[64], to[64];
@@ -68,7 +66,7 @@ static int hidden(int first, int end)
 	return n;
 }
 
-/* still says whether n are hidden, once the server has seen the end of others. */
+/* still says whether n descriptors are hidden, after the server has seen that other processes have ended. */
 static int still(int n)
 {
 	for (int tries = 0; tries < 10000 && hidden(3, MANY) != n; tries++)
@@ -97,7 +95,7 @@ int main(int argc, char **argv)
 	others("closed");
 
 	fd = use("b");
-	still(all); /* what was opened for others is closed */
+	still(all); /* descriptors that were opened for other processes have been closed */
 	all = hidden(3, MANY);
 	others("open again");
 	printf("close_range: %d\n", close_range(3, ~0u, 0));
@@ -118,14 +116,14 @@ int main(int argc, char **argv)
 		close(i);
 
 	fd = use("e");
-	for (int i = 3; i < MANY; i++) /* a duplicate of the lock must not come to be */
+	for (int i = 3; i < MANY; i++) /* the descriptor of the runtime's lock must not be duplicated */
 		if (i != fd && (dup(i) >= 0 || fcntl(i, F_DUPFD, 3) >= 0 || fcntl(i, F_DUPFD_CLOEXEC, 3) >= 0))
 			printf("duplicated: %d\n", i);
 	close(fd);
 	fd = use("f");
 	others("after dup");
 
-	if (fork() == 0) { /* a child of ours has its connection to us */
+	if (fork() == 0) { /* the child is connected to this process */
 		for (int i = 3; i < MANY; i++)
 			close(i);
 		printf("child: hidden %d, left %d\n", hidden(3, MANY), left(3));

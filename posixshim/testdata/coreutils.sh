@@ -1,6 +1,6 @@
 #!/bin/sh
-# What coreutils do in the directory $1, printed so that two runs in two places
-# can be compared. $2 is a directory outside. Every line says what was done.
+# Runs coreutils in the directory $1 and prints the results, so that runs in two directories can be compared. $2 is a
+# directory outside.
 set -u
 d=$1
 out=$2

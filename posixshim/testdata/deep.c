@@ -1,6 +1,6 @@
-/* Handlers that need half a mebibyte of stack write to a file of argv[1]: those of faults,
- * and one that asks for an alternate stack, in threads that have none of their own. They are
- * not to run over the memory of the runtime. Then many such threads come and go. */
+/* Handlers that need half a mebibyte of stack write to a file of argv[1]: handlers of fault signals, and one with SA_ONSTACK, in
+ * threads without an alternate signal stack. They must not overwrite memory of the runtime. Then many such threads start and
+ * end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void *uses(void *unused)
 	return pwrite(fd, "x", 1, 0) == 1 ? unused : &fd;
 }
 
-/* mapped is how much memory there is, in MiB. */
+/* mapped returns how much memory the process has mapped, in MiB. */
 static long mapped(void)
 {
 	FILE *f = fopen("/proc/self/statm", "r");

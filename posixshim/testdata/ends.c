@@ -1,5 +1,5 @@
-/* Processes end by exit and by _exit while their other threads write under argv[1].
- * No call of those fails: they go on until the process is no more. Prints "ok". */
+/* Processes end by exit and by _exit while their other threads write under argv[1]. No call of these threads fails. Prints
+ * "ok". */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static void child(int how)
 
 	for (int i = 0; i < 3; i++)
 		pthread_create(&t, NULL, busy, path[i]);
-	usleep(60 * 1000); /* until they are at it */
+	usleep(60 * 1000); /* until the threads write */
 	how == 0 ? exit(0) : _exit(0);
 }
 

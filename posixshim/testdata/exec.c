@@ -1,6 +1,5 @@
-/* Executes what cannot be executed, and goes on with its files in argv[1], one of
- * which has no name any more and one another; then closes them and executes a
- * shell, whose children use the mount too. */
+/* Executes a program that does not exist, and goes on with its files in argv[1], one of which was unlinked and one renamed. Then
+ * closes them and executes a shell, whose children use the mount too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,5 @@
-/* Executes what cannot be executed, and goes on with its files in argv[1], one of which has
- * no name any more and one another; then executes a shell, whose children use the mount
- * too, and which closes these files by being executed. */
+/* Executes a program that does not exist, and goes on with its files in argv[1], one of which was unlinked and one renamed. Then
+ * executes a shell, whose children use the mount too. The files are open until then (FD_CLOEXEC). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,16 +1,15 @@
 /* Programs and scripts in the directory argv[1], executed in every way.
  *
- *   executes DIR ELSEWHERE make       puts them there; some are in ELSEWHERE
+ *   executes DIR ELSEWHERE make       makes the files; some are in ELSEWHERE
  *   executes DIR ELSEWHERE fork       executes them in children of fork
- *   executes DIR ELSEWHERE vfork      ... of vfork, without any use of DIR before
- *   executes DIR ELSEWHERE search     looks for them along PATH
- *   executes DIR ELSEWHERE odd        what only some calls can do
+ *   executes DIR ELSEWHERE vfork      executes them in children of vfork; DIR was not used before
+ *   executes DIR ELSEWHERE search     searches PATH for them
+ *   executes DIR ELSEWHERE odd        cases that only some calls have
  *
- * All calls find the file in the same way, and each has some of the files only; with EXECUTE=all in the environment
- * it has all of them.
+ * All calls find a file in the same way, so each call executes only some of the files. With EXECUTE=all in the environment it
+ * executes all of them.
  *
- * As any other argument, or none, it is the program that is executed, and says
- * how. */
+ * With other arguments, or none, this program is the one that is executed, and prints how it was. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -29,8 +28,8 @@
 extern char **environ;
 static const char *dir, *elsewhere;
 
-/* hide prints a text with the directories' names in place of their paths, of which the kernel may have
- * another one for DIR. */
+/* hide prints a text with "DIR" and "ELSEWHERE" in place of the paths of the directories. The kernel's path of DIR may be another
+ * one. */
 static void hide(const char *text)
 {
 	const char *d = getenv("DIR"), *e = getenv("ELSEWHERE"), *v = getenv("NVMECR_EXPORT");
@@ -258,7 +257,7 @@ static void by_execveat_nofollow(const char *path, char *const argv[])
 	execveat(AT_FDCWD, path, argv, said, AT_SYMLINK_NOFOLLOW);
 }
 
-/* exit_like ends as a child of this process has. */
+/* exit_like ends this process with the wait status of a child. */
 static void exit_like(int status)
 {
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
@@ -290,7 +289,7 @@ static void by_spawnp(const char *path, char *const argv[])
 	spawned(pid, posix_spawnp(&pid, path, NULL, NULL, argv, said));
 }
 
-/* File actions that close all that there may be before the program is executed. */
+/* File actions that close all descriptors before the program is executed. */
 static void by_spawn_actions(const char *path, char *const argv[])
 {
 	posix_spawn_file_actions_t actions;
@@ -318,7 +317,7 @@ static void by_shell(const char *path, char *const argv[])
 static const struct {
 	const char *name;
 	how *call;
-	int shares; /* it may run in a child of vfork */
+	int shares; /* the call may be made in a child of vfork */
 } ways[] = {
 	{"execve", by_execve, 1},
 	{"execv", by_execv, 1},
@@ -346,10 +345,10 @@ static const char *const files[] = {
 
 static const char *const others[] = {"of-hi", "of-1", "of-script", "of-missing"};
 
-static int shared; /* the children are vfork's */
+static int shared; /* the children are made by vfork */
 static char *first = "one";
 
-/* attempt executes a file in a child and says how that has ended. */
+/* attempt executes a file in a child and prints how the child has ended. */
 static void attempt(const char *name, how *call, const char *path)
 {
 	char *argv[] = {"zero", first, "two words", NULL};
@@ -373,7 +372,7 @@ static void attempt(const char *name, how *call, const char *path)
 		printf("ended with %d %d\n", WEXITSTATUS(status), WTERMSIG(status));
 }
 
-/* has says whether the nth call is to have the kth file: a first one has all, each other one a part that is not the next one's. */
+/* has says whether the nth call executes the kth file: the first call executes all files, the others different parts. */
 static int has(size_t n, size_t k, size_t part)
 {
 	const char *which = getenv("EXECUTE");
@@ -390,7 +389,7 @@ static int all(void)
 		if (shared && !ways[w].shares)
 			continue;
 		if (ways[w].call == by_spawn)
-			n = 0; /* the C library's own child */
+			n = 0; /* the C library makes the child (posix_spawn) */
 		for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
 			snprintf(path, sizeof path, "%s/%s", dir, files[f]);
 			if (has(n, f, 5))
@@ -464,7 +463,7 @@ static int search(void)
 	look();
 	unsetenv("PATH");
 	look();
-	/* Behind a directory whose name is too long the C library looks here, too. */
+	/* The C library skips a directory whose name is too long. */
 	if (chdir("sub") != 0)
 		perror("sub");
 	set_path("%s/%*d:%s", dir, PATH_MAX, 0, dir);
@@ -472,7 +471,7 @@ static int search(void)
 	return 0;
 }
 
-/* ---- what only some calls can do ---- */
+/* ---- cases that only some calls have ---- */
 
 static int opened(const char *name, int flags)
 {
@@ -540,7 +539,7 @@ static void by_popen(const char *path, char *const argv[])
 	exit_like(pclose(f));
 }
 
-/* of_descriptor executes what is open. */
+/* of_descriptor executes open files. */
 static void of_descriptor(const char *name, int flags)
 {
 	char text[PATH_MAX];
@@ -554,7 +553,7 @@ static void of_descriptor(const char *name, int flags)
 	close(number);
 }
 
-/* next_descriptor is the lowest number that is free. */
+/* next_descriptor returns the lowest free number. */
 static int next_descriptor(void)
 {
 	int fd = open("/dev/null", O_RDONLY);
@@ -563,7 +562,7 @@ static int next_descriptor(void)
 	return fd;
 }
 
-/* failures leaves nothing open in this process. */
+/* failures checks that calls that fail leave no descriptor open. */
 static void failures(void)
 {
 	static const char *const names[] = {"empty", "unmarked", "nonexistent", "of-unmarked", "self", "nothing", "sub"};
@@ -588,7 +587,7 @@ static int odd(void)
 	char path[PATH_MAX];
 
 	snprintf(path, sizeof path, "%s/hi", dir);
-	close(open(path, O_RDONLY)); /* what is opened on the first use is open */
+	close(open(path, O_RDONLY)); /* the runtime opens its own descriptors now */
 	failures();
 
 	snprintf(path, sizeof path, "%s/hi", dir);

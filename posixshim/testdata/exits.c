@@ -1,6 +1,5 @@
-/* Ends by exit in a handler of a signal, with something left in the buffer of
- * argv[1], and a handler of atexit that writes there. The signal comes to main, or
- * to a thread (argv[2]). */
+/* Calls exit in a signal handler, with data in the buffer of a stream of argv[1], and with a handler of atexit that writes to it. The
+ * main thread gets the signal, or another one (argv[2]). */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

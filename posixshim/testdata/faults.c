@@ -1,5 +1,5 @@
-/* Transfers in argv[1] from and to buffers that are good in part: two pages
- * that can be written, one that can only be read, one that is not there. */
+/* Reads and writes in argv[1] with buffers that are partly bad: two pages can be written, one can only be read, one is not
+ * mapped. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +58,7 @@ static void transfer(const char *path, char *m)
 		result("pread", start, n, pread(fd, m + start, (size_t)n, 5));
 		fresh(path, 6 * PAGE);
 		result("readv", start, n, readv(fd, iov, 3));
-		/* Nothing is written to the pages behind the end of the file. */
+		/* A read writes nothing to pages of the buffer after the end of the file. */
 		fresh(path, 50);
 		result("short read", start, n, read(fd, m + start, (size_t)n));
 		fresh(path, 0);

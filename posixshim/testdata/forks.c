@@ -1,6 +1,5 @@
-/* Children that have descriptors of the mount argv[1] from their parent share
- * its open files: offset, flags, what is unlinked; and they see and change the
- * files that it sees. Prints what happens, which is the same anywhere. */
+/* Children share the open files of their parent in the mount argv[1]: offsets, flags, unlinked files. They see and change the same
+ * files. Prints what happens, which is the same on every file system. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +43,7 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* What a file holds, by an open of its own. */
+/* Prints the content of a file, which it opens. */
 static void show(const char *name)
 {
 	char text[4096];
@@ -84,7 +83,7 @@ static void offsets(void)
 	show("offsets");
 }
 
-/* The parent closes what its child goes on to use. */
+/* The parent closes a file that its child goes on to use. */
 static void outlived(void)
 {
 	int ready[2], fd = open(in("outlived"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -229,8 +228,7 @@ static void executed(const char *self)
 	show("executed");
 }
 
-/* The program that executed runs: its descriptor is what it was, the one with
- * FD_CLOEXEC is closed. */
+/* The executed program: it has the inherited descriptor, and the one with FD_CLOEXEC is closed. */
 static int second(const char *fd, const char *hidden)
 {
 	char text[16] = "";
@@ -276,7 +274,7 @@ static void threads(void)
 	}
 }
 
-/* Any number of children and open files leaves nothing behind. */
+/* Any number of children and open files leaves no descriptor open. */
 static void many(void)
 {
 	int failed = 0;
@@ -294,8 +292,8 @@ static void many(void)
 	SAY("the next descriptor is %d\n", dup(0));
 }
 
-/* A working directory that the parent opened for the child is not closed by the
- * grandchild, which has another connection in its place. */
+/* A child has a descriptor of its working directory from the parent, which is its server. In the grandchild the same number is a
+ * connection. The grandchild must not close that. */
 static void grandchild(void)
 {
 	struct stat st;
@@ -322,8 +320,7 @@ static void grandchild(void)
 	close(fd);
 }
 
-/* What stdout holds when a child ends with _exit is the parent's, which has
- * no file so far. */
+/* Data in the buffer of stdout when a child calls _exit is written by the parent alone. The parent has used no file yet. */
 static void unflushed(void)
 {
 	int ready[2];
@@ -335,7 +332,7 @@ static void unflushed(void)
 	if (child == 0) {
 		int fd = open(in("kept"), O_RDWR | O_CREAT, 0600);
 
-		if (fork() == 0) { /* has the file a little longer */
+		if (fork() == 0) { /* the child has the file a little longer */
 			close(ready[0]);
 			close(1);
 			usleep(100000);
@@ -351,7 +348,7 @@ static void unflushed(void)
 	fflush(stdout);
 }
 
-/* lingering is a connection whose end lasts for a second: nobody takes what it has sent. */
+/* lingering returns a connection whose close takes a second (SO_LINGER): nobody receives the data that was sent. */
 static int lingering(int *other)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -377,8 +374,7 @@ static void *put_in_place(void *two)
 	return NULL;
 }
 
-/* A program is executed while a thread is still busy putting a file on a number that
- * was something else's. */
+/* A program is executed while another thread is in dup2 onto a number whose old descriptor takes long to close. */
 static void slow(void)
 {
 	int other, fd = open(in("slow"), O_RDWR | O_CREAT | O_TRUNC, 0600), two[] = {fd, lingering(&other)};

@@ -1,6 +1,5 @@
-/* Where handlers run in a process that uses a file of argv[1], and with what: on the
- * stack that they interrupt unless they ask for an alternate one, with the floating-point
- * unit as it is at the start. Coroutines are exchanged in them. */
+/* The stack and the floating-point state of signal handlers in a process that uses a file of argv[1]. Handlers run on the stack that
+ * they interrupt unless they have SA_ONSTACK, and with the initial floating-point state. Some handlers switch coroutines. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <execinfo.h>
@@ -26,7 +25,7 @@ static volatile sig_atomic_t count;
 
 /* ---- which stack ---- */
 
-static char *own; /* an alternate one */
+static char *own; /* an alternate stack */
 static volatile uintptr_t from, to;
 
 static const char *where(const void *p)
@@ -68,7 +67,7 @@ static void stacks(void)
 	pthread_attr_getstack(&attr, &low, &size);
 	from = (uintptr_t)low;
 	to = from + size;
-	/* Without one of its own a thread may have Go's, for handlers that ask for one. */
+	/* For handlers with SA_ONSTACK, a thread without an alternate stack may have the library's. */
 	for (int with = 0; with < 4; with += with == 0 ? 2 : 1) {
 		struct sigaction act = {.sa_sigaction = tells, .sa_flags = SA_SIGINFO | (with & 1 ? SA_ONSTACK : 0)};
 
@@ -98,7 +97,7 @@ static void *thread(void *unused)
 	return unused;
 }
 
-/* ---- what a handler finds and leaves ---- */
+/* ---- the floating-point state ---- */
 
 static volatile double bad;
 
@@ -118,7 +117,7 @@ static void computes(int signum)
 	errno = 1;
 }
 
-/* chaotic goes through numbers that any error shows in. */
+/* chaotic computes a sequence in which any error grows (the logistic map). */
 static long double chaotic(int steps)
 {
 	long double x = 0.3L;
@@ -199,7 +198,7 @@ static void exchange(void)
 	volatile bool again = false;
 	sigset_t alarm;
 
-	/* A routine begins with it blocked: swapcontext sets the mask first. */
+	/* A coroutine begins with the signal blocked: swapcontext sets the mask first. */
 	sigemptyset(&alarm);
 	sigaddset(&alarm, SIGALRM);
 	sigprocmask(SIG_BLOCK, &alarm, NULL);
@@ -217,12 +216,12 @@ static void exchange(void)
 		setcontext(&routines[0]);
 	}
 	setitimer(ITIMER_REAL, &never, NULL);
-	signal(SIGALRM, SIG_IGN); /* one that is pending would go on with a routine, for ever */
+	signal(SIGALRM, SIG_IGN); /* a pending signal would switch to a coroutine again */
 	sigprocmask(SIG_UNBLOCK, &alarm, NULL);
 	printf("exchanged %d\n", turns >= 100);
 }
 
-/* ---- a stack that goes while a handler is on it ---- */
+/* ---- a handler whose stack is unmapped ---- */
 
 static ucontext_t elsewhere;
 
@@ -240,7 +239,7 @@ static void interrupted(void)
 
 enum { HALF = 256 << 10 };
 
-/* leaves_in runs on the lower half of a mapping, and a handler on the upper one. */
+/* leaves_in runs on the lower half of a mapping, and a handler runs on the upper half. */
 static void *leaves_in(void *lower)
 {
 	char *upper = (char *)lower + HALF;
@@ -318,7 +317,7 @@ static void jumps(int signum)
 	siglongjmp(back, 1);
 }
 
-/* deeper uses the file below where the handler was, as if that were still there. */
+/* deeper uses the file with a stack pointer below that of the handler. */
 static int deeper(int n)
 {
 	volatile char local[300];

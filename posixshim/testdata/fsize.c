@@ -1,6 +1,5 @@
-/* Files that may not become larger than RLIMIT_FSIZE, in the directory argv[1];
- * prints what the calls return and which signals came, to be compared with a run in
- * a local directory. */
+/* RLIMIT_FSIZE: files in the directory argv[1] that must not become larger. Prints what the calls return and which signals are
+ * raised, to be compared with a run in a local directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +54,7 @@ static long size(int fd)
 	return fstat(fd, &st) == 0 ? st.st_size : -1;
 }
 
-/* Whose signal it is shows in the thread that takes it. */
+/* The thread that has made the call gets the signal. */
 static __thread int mine;
 
 static void took(int signum)
@@ -110,7 +109,7 @@ static void sizes(int fd)
 	P(ftruncate(fd, 7));
 }
 
-/* What is larger than the limit already may become smaller, and be written to before it. */
+/* A file that is larger than the limit can be truncated, and written below the limit. */
 static void larger(int fd)
 {
 	limit(RLIM_INFINITY);
@@ -152,7 +151,7 @@ static void streams(void)
 	P(st.st_size);
 }
 
-/* The limit may be set in any way, at any time. */
+/* The limit is set by every call, at several times. */
 static void setting(int fd)
 {
 	struct rlimit l = {1000, RLIM_INFINITY};
@@ -202,7 +201,7 @@ static void ended(pid_t pid)
 	fflush(stdout);
 }
 
-/* A child has a limit of its own, whoever has the file; and without a handler it dies. */
+/* A child has a limit of its own, though the parent has the file. Without a handler the child is killed. */
 static void children(int fd)
 {
 	pid_t pid;
@@ -231,7 +230,7 @@ static void children(int fd)
 		signal(SIGXFSZ, SIG_IGN);
 		P(pwrite(fd, buf, 10, MOST));
 		P(write(opened("g", O_WRONLY | O_CREAT), buf, 10));
-		P(ulimit(UL_SETFSIZE, 1)); /* there is no way back for who is not root */
+		P(ulimit(UL_SETFSIZE, 1)); /* only root can raise the limit again */
 		P(pwrite(fd, buf, 100, 500));
 		P(ulimit(UL_GETFSIZE));
 		_exit(0);
@@ -240,7 +239,7 @@ static void children(int fd)
 	P(size(fd));
 }
 
-/* Of large transfers in parts, the last is the short one. */
+/* If a large transfer is split, only the last part is short. */
 static void parts(int fd)
 {
 	size_t n = 20 << 20;
@@ -262,7 +261,7 @@ static void parts(int fd)
 	P(ftruncate(fd, 0));
 }
 
-/* Memory is no file. */
+/* Mapped memory has no limit. */
 static void maps(int fd)
 {
 	limit(RLIM_INFINITY);

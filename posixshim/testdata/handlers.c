@@ -1,6 +1,5 @@
-/* First calls in a signal handler, of every function that POSIX lets it call,
- * on what is outside the mount. Other threads hold the locks of the dynamic
- * linker meanwhile, and nothing may be allocated or locked. */
+/* The first call of each async-signal-safe function is made in a signal handler, on files outside the mount. Other threads hold the
+ * locks of the dynamic linker, so the library must take no lock and allocate no memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +23,7 @@
 static volatile sig_atomic_t handling, allocated, locked;
 static char dir[4096], a[4200], b[4200], c[4200], buf[64];
 
-/* These are called in place of the C library's by every library. */
+/* These functions replace the C library's in every library. */
 
 extern void *__libc_malloc(size_t n);
 
@@ -157,7 +156,7 @@ static void handler(int signum)
 	errno = saved;
 }
 
-/* Threads that hold the linker's locks until they are told. */
+/* Threads that hold the linker's locks until they are told to release them. */
 
 static sem_t held, over;
 
@@ -178,7 +177,7 @@ static void *iterates(void *arg)
 	return NULL;
 }
 
-/* A pipe is no library; the linker waits for what is in it. */
+/* dlopen of a pipe blocks in read, with the lock of the linker. */
 static void *opens(void *pipe)
 {
 	dlopen(pipe, RTLD_NOW);
@@ -224,7 +223,7 @@ int main(int argc, char **argv)
 	pthread_create(&threads[1], NULL, opens, pipe);
 	while ((end = open(pipe, O_WRONLY | O_NONBLOCK)) < 0)
 		usleep(1000);
-	alarm(200); /* instead of waiting for a lock for ever */
+	alarm(200); /* ends the process if it waits for a lock */
 	raise(SIGUSR1);
 	alarm(0);
 	sem_post(&over);

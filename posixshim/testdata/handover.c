@@ -1,5 +1,5 @@
-/* What a process hands over when it ends, or executes a program, while others have files of it. The directory is
- * argv[1], what to try is argv[2]; prints what happens. */
+/* A process ends, or executes a program, while other processes have files of it. The directory is argv[1], the case is argv[2].
+ * Prints what happens. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #define TIMES 4000
 
 static const char *dir;
-static int report[2]; /* what those say who outlive the first process */
+static int report[2]; /* a pipe for the output of processes that outlive the first one */
 
 static const char *in(const char *name)
 {
@@ -41,7 +41,7 @@ static void orphaned(pid_t parent)
 	errno = 0;
 }
 
-/* A child calls without pause while its parent ends. Nothing is lost or doubled, and locks hold. */
+/* A child makes calls without pause while its parent ends. No write is lost or made twice, and locks stay. */
 static void busy(void)
 {
 	int fd = open(in("busy"), O_RDWR | O_CREAT | O_APPEND, 0600), go[2];
@@ -73,7 +73,7 @@ static void busy(void)
 	read(go[0], &c, 1);
 }
 
-/* Many files, each at its offset; one without a name and one that has another. */
+/* Many files, each with its offset; one was unlinked and one renamed. */
 static void many(void)
 {
 	int fds[MANY];
@@ -108,7 +108,7 @@ static void many(void)
 	rename(from, in("other"));
 }
 
-/* What a child has mapped stays, and what it writes there arrives. */
+/* A child's mapping stays, and its changes are written to the file. */
 static void mapped(void)
 {
 	int fd = open(in("mapped"), O_RDWR | O_CREAT, 0600), go[2];
@@ -136,7 +136,7 @@ static void mapped(void)
 	read(go[0], &c, 1);
 }
 
-/* One that executes a program which is not there goes on with its files by way of who has them. */
+/* A process executes a program that does not exist, and goes on with its files, which nvmecr serve has now. */
 static void fails(void)
 {
 	int fd = open(in("fails"), O_RDWR | O_CREAT, 0600);
@@ -155,7 +155,7 @@ static void fails(void)
 	SAY("%d\n", open(in("new"), O_RDWR | O_CREAT, 0600) >= 0 && access(in("new"), F_OK) == 0);
 }
 
-/* Two processes of the rank one after the other, and then a third that writes beside what is left of both. */
+/* Two processes of the rank end one after the other. A third one writes while children of both still have files. */
 static void two(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -180,7 +180,7 @@ static void two(void)
 	close(open(in("third"), O_RDWR | O_CREAT, 0600));
 }
 
-/* A process that is killed has handed nothing over. */
+/* A process that is killed hands nothing over. */
 static void killed(void)
 {
 	int fd = open(in("killed"), O_RDWR | O_CREAT, 0600);

@@ -1,6 +1,5 @@
-/* Ignores signals, uses argv[1], and executes itself: prints which are ignored
- * after an exec that failed, and in the program. What is executed need not ignore
- * signals of faults, and a shell does not ignore SIGCHLD. */
+/* Ignores signals, uses argv[1], and executes itself. Prints which signals are ignored after an exec that failed, and in the executed
+ * program. Fault signals need not be ignored there, and a shell does not ignore SIGCHLD. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Called with the mount, a way to install a handler, and who does it, "main" or
- * "thread". The handler makes the first call of the process to the mount. */
+/* Arguments: the mount, a way to install a handler, and the thread that does so, "main" or "thread". The handler makes the first call of
+ * the process on the mount. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

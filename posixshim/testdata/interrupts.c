@@ -1,6 +1,5 @@
-/* Large transfers in argv[1] while signals arrive, whose handler is installed
- * with and without SA_RESTART: like on any file system of disks, a call ends
- * when all is done, never with EINTR or in the middle. */
+/* Large transfers in argv[1] while signals arrive, whose handler is installed with and without SA_RESTART. As on local file systems, a
+ * call transfers everything, and never fails with EINTR or returns a short count. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -79,7 +78,7 @@ int main(int argc, char **argv)
 	in = malloc(SIZE);
 	for (long i = 0; i < SIZE; i++)
 		out[i] = (char)(i * 7 ^ i >> 9);
-	close(open(path, O_RDWR | O_CREAT, 0600)); /* what starts is not what is tested */
+	close(open(path, O_RDWR | O_CREAT, 0600)); /* loads the runtime, which is not tested here */
 	for (int flags = 0; flags < 2; flags++) {
 		struct sigaction act = {.sa_handler = count, .sa_flags = flags ? SA_RESTART : 0};
 

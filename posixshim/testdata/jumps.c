@@ -1,6 +1,5 @@
-/* Writes in argv[1] while a handler, which writes there as well, interrupts the calls
- * all the time and, with more arguments, leaves every third one by siglongjmp, while
- * another thread writes. Says how many calls have failed. */
+/* Writes in argv[1] while signals arrive all the time, whose handler writes there too. With more arguments the handler leaves every third
+ * time by siglongjmp. Another thread writes as well. Prints how many calls have failed. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>

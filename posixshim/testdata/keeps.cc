@@ -1,5 +1,4 @@
-// A library that has the standard streams before the program begins: those of C++,
-// and the addresses of the C library's.
+// A library that stores the addresses of the standard streams before main: those of C++ and those of the C library.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>

@@ -1,5 +1,5 @@
-/* Says how large the program itself is, what its memory has in common with others, and the argv[1] bytes that it
- * ends with. */
+/* Prints the size of the program itself, how much of its memory is shared with other processes, and the last argv[1] bytes of its
+ * file. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

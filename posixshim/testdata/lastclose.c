@@ -1,5 +1,5 @@
-/* A process under argv[1] ends while its child has its file, whose first and only
- * call is to close it, some time later. Prints what the close says. */
+/* A process ends while its child has a file of it under argv[1]. The first and only call of the child is close, some time later. Prints
+ * the result of close. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* What the preloaded library knows of glibc's structures and does not learn from its headers (docs/dev/design.md). It is
- * compiled with them, so a line is told for each that is otherwise. The argument is a file of 8 KiB. */
+/* Checks the layouts of glibc's structures that the preloaded library depends on and that are in no public header (docs/dev/design.md).
+ * Prints a line for each that differs. The argument is a file of 8 KiB. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* Requests of libaio, as fio and DeepSpeed submit them: files of the mount, of elsewhere and wrong ones in one list.
- * libaio itself is a thin layer over the system calls that are made here. */
+/* Requests of libaio, as fio and DeepSpeed submit them. One list has requests for files of the mount, for other files, and invalid
+ * ones. The program makes the system calls that libaio makes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -14,7 +14,7 @@
 
 static char path[4096];
 
-/* The parent in the child, the child in the parent. */
+/* The process ID of the parent, in the child, and of the child, in the parent. */
 static pid_t relative = -2;
 
 #define P(expr) print(#expr, (long)(expr))
@@ -34,7 +34,7 @@ static int lock(int fd, int cmd, short type, short whence, off_t start, off_t n)
 	return fcntl(fd, cmd, &l);
 }
 
-/* who tells what is in the way. */
+/* who prints the conflicting lock. */
 static void who(int fd, int cmd, short type, off_t start, off_t n)
 {
 	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = n};
@@ -56,7 +56,7 @@ static void quiet(int signum)
 	(void)signum;
 }
 
-/* in_child locks what its parent has not, tells it, and ends when that goes on. */
+/* in_child takes locks that the parent does not have, tells the parent, and ends when the parent has tried its own. */
 static void in_child(int fd, int tell, int wait_for)
 {
 	char c = 0;

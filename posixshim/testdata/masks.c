@@ -1,6 +1,5 @@
-/* Waits for signals that all its threads block, after writing under argv[1]:
- * none is lost to a thread of the runtime, none comes to a thread that blocks it,
- * and the masks stay as they are. Prints "ok". */
+/* Waits for signals that all its threads block, after writing under argv[1]. No thread of the runtime takes a signal, no thread gets a
+ * signal that it blocks, and the masks do not change. Prints "ok". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -80,14 +79,14 @@ static int same(const sigset_t *a, const sigset_t *b)
 	return 1;
 }
 
-/* What a thread blocks is blocked afterwards, too, but for what faults raise. */
+/* After a call a thread has the same mask. */
 static void *thread(void *blocked)
 {
 	sigset_t before, after;
 
 	pthread_sigmask(SIG_SETMASK, blocked, NULL);
 	pthread_sigmask(SIG_SETMASK, NULL, &before);
-	*(sigset_t *)blocked = before; /* without what cannot be blocked */
+	*(sigset_t *)blocked = before; /* without signals that cannot be blocked */
 	touch("thread");
 	pthread_sigmask(SIG_SETMASK, NULL, &after);
 	CHECK(same(&before, &after));
@@ -108,8 +107,7 @@ static void threads(int how)
 	CHECK(pthread_join(t, NULL) == 0);
 }
 
-/* Signals whose default is to end the process stay until they are asked for, too,
- * if the runtime knows them as well. */
+/* A signal whose default action ends the process stays pending until the program waits for it, also if Go handles that signal. */
 static void deadly(void)
 {
 	const struct timespec patience = {.tv_sec = 200};
@@ -148,7 +146,7 @@ int main(int argc, char **argv)
 	sigaddset(&chld, SIGPROF);
 	CHECK(pthread_sigmask(SIG_BLOCK, &chld, NULL) == 0);
 	CHECK(pthread_sigmask(SIG_SETMASK, NULL, &before) == 0);
-	/* One comes before, and stays until it is asked for. */
+	/* A signal that arrives before the wait stays pending. */
 	pid_t early = child();
 
 	CHECK(waitid(P_PID, (id_t)early, &info, WEXITED | WNOWAIT) == 0);
@@ -162,7 +160,7 @@ int main(int argc, char **argv)
 	threads(0);
 	deadly();
 
-	/* There is no handler: who does not block it throws it away. */
+	/* There is no handler: a thread that does not block the signal would discard it. */
 	for (int i = 0; i < 50; i++) {
 		pid_t pid = child();
 
@@ -184,7 +182,7 @@ int main(int argc, char **argv)
 	}
 	close(fd);
 
-	/* There is one, for the moment in which it is let through. */
+	/* There is a handler, for the time in which the signal is not blocked. */
 	CHECK(sigaction(SIGCHLD, &act, NULL) == 0);
 	for (int i = 0; i < 50; i++) {
 		pid_t pid = child();
@@ -198,7 +196,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(strangers == 0);
 
-	/* The signal that the shim uses itself is the application's, too. */
+	/* The library has no handler of SIGPROF, and the application gets the signal. */
 	CHECK(pthread_sigmask(SIG_UNBLOCK, &chld, NULL) == 0);
 	CHECK(sigaction(SIGPROF, &fault, &was) == 0);
 	CHECK(was.sa_handler == SIG_DFL);

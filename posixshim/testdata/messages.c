@@ -1,6 +1,5 @@
-/* The calls of messages.hex, made by way of the descriptor 0, which stands for a
- * file of another process. Prints what comes of them. With an argument it
- * does something else. */
+/* Makes the calls of messages.hex on descriptor 0, which is the socket of a file of another process. Prints the results. With an argument
+ * it tests something else. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +25,7 @@ static int descriptors(void)
 	return n;
 }
 
-/* It opens a file and says how many descriptors it has more then. */
+/* Opens a file and prints how many descriptors the process has more than before. */
 static int opens(void)
 {
 	int before = descriptors();

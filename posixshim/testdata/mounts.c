@@ -1,5 +1,5 @@
-/* What a process does with two mounts: argv[1] has its files, argv[2] shows the same ones for reading. With argv[3] it is
- * the program that the first one executes: argv[3] and argv[4] are an open file and an open directory of the second mount. */
+/* A process uses two mounts: argv[1] has its files, argv[2] has the same files for reading. With argv[3] this is the program that the first
+ * process executes: argv[3] and argv[4] are the descriptors of a file and a directory of the second mount. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

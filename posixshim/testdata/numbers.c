@@ -1,5 +1,5 @@
-/* The runtime's threads open descriptors while the application gives its files numbers of its choice: neither meets the other.
- * A child makes connections to this process, which takes them. */
+/* Threads of the runtime open descriptors while the application gives its files numbers of its choice. Neither gets a number of the other.
+ * Children connect to this process, which accepts the connections. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int result = 3; /* standard error is not always there */
+static int result = 3; /* the descriptor for output; standard error may be closed */
 
 static void check(int is, int want, const char *what)
 {
@@ -21,7 +21,7 @@ static void check(int is, int want, const char *what)
 	exit(1);
 }
 
-/* connects has one process after the other ask for a file of the parent. */
+/* connects starts one child after the other, each of which makes calls on a file of the parent. */
 static void connects(const char *path)
 {
 	for (;;) {

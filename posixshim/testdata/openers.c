@@ -1,5 +1,5 @@
-/* The runtime is loaded, by the first use of the mount argv[1], while other
- * threads open and close descriptors of the kinds that it has itself. */
+/* The first use of the mount argv[1] loads the runtime, while other threads open and close descriptors of the kinds that the runtime has
+ * itself. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,4 @@
-/* OpenMP threads write and read in argv[1]: a file each, and one file of all of
- * them at different offsets. */
+/* OpenMP threads write and read in argv[1]: each its own file, and all one file at different offsets. */
 #include <fcntl.h>
 #include <omp.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@ static void fill(char *p, int thread, int round, int piece)
 		p[i] = (char)(thread * 31 + round * 7 + piece * 3 + i);
 }
 
-/* own has each thread write a file of its own. */
+/* own: each thread writes a file of its own. */
 static long own(const char *dir)
 {
 	long bad = 0;
@@ -45,7 +44,7 @@ static long own(const char *dir)
 	return bad;
 }
 
-/* common has them share the pieces of one file, by one descriptor. */
+/* common: the threads write parts of one file, by one descriptor. */
 static long common(const char *dir)
 {
 	long bad = 0;
@@ -70,7 +69,7 @@ static long common(const char *dir)
 	return bad;
 }
 
-/* appended has them append to one file: every line is whole. */
+/* appended: the threads append to one file, and every line is whole. */
 static long appended(const char *dir)
 {
 	long bad = 0, lines = 0;

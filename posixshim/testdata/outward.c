@@ -1,8 +1,6 @@
-/* Follows a symbolic link of argv[1] that leads out of it, to argv[2], while signals
- * arrive whose handler follows another one: each meets its own target. Then opens files of
- * argv[1] that another process has, while a handler opens another of them. Signals come
- * while a call waits that was led out, too, and a thread of little stack follows a long link.
- * Prints "ok". */
+/* Follows symbolic links that lead out of the mount argv[1] to argv[2]. Signals arrive whose handler follows another link, and each call
+ * gets the target of its own link. Then opens files of argv[1] that another process has, while a handler opens another of them. Signals
+ * also arrive while a call on a path outside blocks, and a thread with a small stack follows a long link. Prints "ok". */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -77,10 +75,10 @@ static void every(long microseconds)
 	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
 }
 
-/* ---- calls that are led out ---- */
+/* ---- calls on paths that lead out ---- */
 
-static char file[PATH_MAX], link_[PATH_MAX], made[PATH_MAX], mine[PATH_MAX], dir[PATH_MAX]; /* by way of the link */
-static char real_file[PATH_MAX], real_made[PATH_MAX]; /* what they are */
+static char file[PATH_MAX], link_[PATH_MAX], made[PATH_MAX], mine[PATH_MAX], dir[PATH_MAX]; /* paths through the link */
+static char real_file[PATH_MAX], real_made[PATH_MAX]; /* the paths that they lead to */
 
 static int size_of(int fd)
 {
@@ -194,7 +192,7 @@ static int nodes(void)
 	return mknod(made, S_IFREG | 0600, 0) == 0 && is(real_made, S_IFREG) && unlink(real_made) == 0;
 }
 
-/* interrupt makes a call until a handler has come in the middle of many. */
+/* interrupt repeats a call until many were interrupted by a handler. */
 static void interrupt(const char *name, int (*call)(void))
 {
 	sigset_t before, after;
@@ -264,7 +262,7 @@ static void by_links(void)
 	snprintf(real_made, sizeof real_made, "%s", path(out, "made"));
 }
 
-/* A link that leads out and back in. */
+/* A link that leads out of the mount and into it again. */
 static int in_again(void) { return closed(open(file, O_RDONLY)) == MINE; }
 
 static void led_back(void)
@@ -279,7 +277,7 @@ static void led_back(void)
 	every(0);
 }
 
-/* ---- a call that waits ---- */
+/* ---- a call that blocks ---- */
 
 static void waits(void)
 {
@@ -290,7 +288,7 @@ static void waits(void)
 	every(0);
 }
 
-/* ---- little stack ---- */
+/* ---- a small stack ---- */
 
 static void *follows_long(void *name)
 {
@@ -332,7 +330,7 @@ static int reads(void)
 	return fd >= 0 && read(fd, got, sizeof got) == MINE && closed(fd) == MINE;
 }
 
-/* The descriptor is what a program is given that is executed. */
+/* The descriptor is inherited by the executed program. */
 static int hands_on(void)
 {
 	char got[2 * MINE];

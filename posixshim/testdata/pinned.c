@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 	if (fork() == 0) {
 		char path[512];
 
-		while (getppid() == parent) /* it serves us as long as it lives */
+		while (getppid() == parent) /* the parent is the server as long as it runs */
 			usleep(1000);
 		snprintf(path, sizeof path, "%s", argv[1]);
 		*strrchr(path, '/') = '\0';

@@ -1,4 +1,4 @@
-/* Makes each file that is named, with five bytes, and prints what came of it. */
+/* Creates the files that its arguments name, each with five bytes, and prints the results. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
-/* Uses files under argv[1] with too little of something: argv[2] says of what,
- * argv[3] how much of it there is. Prints what each call came to. Whatever that
- * is, the process has to live, and what was written has to be what is read. */
+/* Uses files under argv[1] while a resource is scarce: argv[2] is the resource, argv[3] how much of it there is. Prints the result of each
+ * call. Whatever fails, the process must not be killed, and data that was written has to be read. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -39,7 +38,7 @@ static void limit(int resource, rlim_t n)
 	}
 }
 
-/* came says what a call came to: 0 or an error. */
+/* came prints the result of a call: 0 or an error. */
 static int came(const char *what, int good)
 {
 	printf("%s: %s\n", what, good ? "ok" : strerrorname_np(errno));
@@ -47,8 +46,7 @@ static int came(const char *what, int good)
 	return good;
 }
 
-/* numbers uses every call that makes a descriptor, or needs one, until there
- * is none, and after some have been closed. */
+/* numbers makes every call that returns or needs a descriptor, until none is free, and again after some have been closed. */
 static void numbers(int fd)
 {
 	int taken[4096], n = 0;
@@ -86,11 +84,11 @@ int main(int argc, char **argv)
 	struct rlimit before;
 	int fd;
 
-	/* What the tests were started with does not count. */
+	/* Descriptors that the tests have inherited do not count. */
 	close_range(3, ~0u, 0);
 	getrlimit(RLIMIT_NOFILE, &before);
 	if (strcmp(argv[2], "descriptors before") == 0) {
-		/* None, then a few, then enough. */
+		/* No free descriptor, then a few, then enough. */
 		limit(RLIMIT_NOFILE, much);
 		fd = open(in("x"), O_RDWR | O_CREAT, 0600);
 		came("first", fd >= 0 || errno == EMFILE);

@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Command preempt says whether the garbage collector had to wait for a loop that calls nothing, which only a signal interrupts.
+// Command preempt prints whether the garbage collector had to wait for a loop without calls, which only a signal can interrupt.
 package main
 
 import (

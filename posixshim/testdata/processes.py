@@ -1,4 +1,4 @@
-# What Python programs do with processes, in the directory sys.argv[1].
+# Python programs start processes in the directory sys.argv[1].
 import mmap
 import multiprocessing
 import os

@@ -1,6 +1,5 @@
-/* A profiler's samples come while threads begin, use files of argv[1] and end: sent to the process,
- * as an ITIMER_PROF does, or to a thread, as its own timer does. The next is sent when the
- * last has been handled, and none is lost. */
+/* A profiler's signals arrive while threads start, use files of argv[1] and end. They are sent to the process, as ITIMER_PROF sends them,
+ * or to a thread, as a timer of the thread does. Each is sent when the handler of the last one has run. None is lost. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

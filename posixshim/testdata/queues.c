@@ -1,8 +1,6 @@
-/* Signals that wait for the end of calls on a file of argv[1], with handlers as the
- * application asked for them: in the order in which they were sent, none lost also
- * where few may be under way, with the mask of sigsuspend, and with a mask that a jump
- * leaves. A query during system(3) must change nothing, and siginterrupt also what is set
- * later. */
+/* Signals that are blocked during calls on a file of argv[1]. Their handlers run as the application has asked: in the order in which the
+ * signals were sent, none lost even if RLIMIT_SIGPENDING is low, with the mask of sigsuspend, and with a mask that a siglongjmp leaves.
+ * Asking for an action during system(3) must change nothing, and siginterrupt must apply to handlers that are set later. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -101,7 +99,7 @@ static void suspend(void)
 	sigdelset(&all_but, SIGCHLD);
 	sigsuspend(&all_but);
 	pthread_sigmask(SIG_UNBLOCK, &three, NULL);
-	/* These the library needs itself. */
+	/* The library needs these itself. */
 	for (int i = 0; i < 3; i++) {
 		static const int needed[] = {SIGPIPE, SIGSEGV, SIGBUS};
 
@@ -117,11 +115,10 @@ static void suspend(void)
 	}
 }
 
-/* What profilers send to threads, which is the signal that the library sends to itself. Hardly
- * any is lost behind another signal that waits for the end of a call. */
+/* SIGPROF, sent to threads as profilers do. Hardly any is lost while another signal is blocked until the end of a call. */
 
 static sem_t profiled;
-static _Atomic int calls; /* that have ended */
+static _Atomic int calls; /* how many have ended */
 
 static void profiles(int signum)
 {
@@ -137,7 +134,7 @@ static void *profiler(void *lost)
 		pthread_kill(first, SIGUSR1);
 		usleep(100);
 		pthread_kill(first, SIGPROF);
-		/* One that has not come with the end of the next call does not come. */
+		/* A signal that has not arrived at the end of the next call is lost. */
 		for (int since = calls; (missed = sem_trywait(&profiled) != 0) && calls < since + 3;)
 			usleep(100);
 		*(int *)lost += missed;
@@ -164,7 +161,7 @@ static void profile(void)
 	printf("more than a few are lost: %d\n", lost > 4);
 }
 
-/* More signals at a time than the library has space for. */
+/* Many signals during one call. */
 
 static _Atomic bool sent;
 
@@ -198,7 +195,7 @@ static void burst(void)
 		sigaction(signum, &act, NULL);
 	count = 0;
 	pthread_create(&t, NULL, bursts, NULL);
-	/* What has not come long after all were sent does not come. */
+	/* A signal that has not arrived long after all were sent is lost. */
 	for (int i = 0; count < many && i < 1000; i += sent)
 		pwrite(fd, data, sizeof data, 0);
 	pthread_join(t, NULL);
@@ -226,7 +223,7 @@ static void jump(void)
 	printf("%d blocked\n", blocked);
 }
 
-/* asks asks while a command runs, which says so and waits until it may end. */
+/* asks calls sigaction while a command of system(3) runs, which prints a line and waits until it may end. */
 static int runs[2], may_end[2];
 
 static void *asks(void *unused)
@@ -241,7 +238,7 @@ static void *asks(void *unused)
 	return unused;
 }
 
-/* interrupts sets handlers by signal, whose flags siginterrupt changes for good. */
+/* interrupts installs handlers by signal, whose flags siginterrupt has changed. */
 static void interrupts(int first)
 {
 	for (int flag = first; flag < first + 3; flag++) {

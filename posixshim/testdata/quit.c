@@ -1,6 +1,5 @@
-/* Ends by _exit, called in a signal handler where there is a first argument ("small":
- * on a small stack), or by executing another program ("exec"), with a mapping of the last but one changed and the last still
- * open. */
+/* Ends by _exit, or in a signal handler if there is a first argument ("small": on a small stack), or by executing another program
+ * ("exec"). At that time a mapping of the last file but one has been changed, and the last file is open. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>

@@ -1,6 +1,5 @@
-/* Each rank writes its own file under argv[1], reads it back, and writes
- * another one after MPI_Finalize. With a second argument it expects what an
- * earlier run has left. Rank 0 prints "ok" if all ranks are content. */
+/* Each rank writes its own file under argv[1], reads it back, and writes another one after MPI_Finalize. With a second argument it expects
+ * the files of an earlier run. Rank 0 prints "ok" if all ranks have succeeded. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-! The same for Fortran with mpif.h: each rank writes its file below the
+! As ranks.c, in Fortran with mpif.h: each rank writes its file below the
 ! directory given, and reads it back.
 program ranks
   implicit none

@@ -1,4 +1,4 @@
-! The same with the module mpi_f08, whose calls leave out ierror.
+! As ranks.f90 with the module mpi_f08, whose calls leave out ierror.
 program ranks08
   use mpi_f08
   implicit none

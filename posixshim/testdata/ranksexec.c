@@ -1,5 +1,5 @@
-/* Each rank writes a script of its own to the directory argv[1] and copies the library argv[2] there, executes the
- * one and loads the other. The first one says whether all have done so. */
+/* Each rank writes a script to the directory argv[1], copies the library argv[2] there, executes the script and loads the library. Rank 0
+ * prints whether all have done so. */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 	snprintf(library, sizeof library, "%s/library.so", argv[1]);
 	snprintf(command, sizeof command, "cp %s %s", argv[2], library);
 	check(system(command) == 0, command);
-	freopen("/dev/null", "w", stdout); /* the library speaks */
+	freopen("/dev/null", "w", stdout); /* the library prints a line */
 	check(dlopen(library, RTLD_NOW) != NULL, library);
 	MPI_Reduce(&failed, &all, 1, MPI_INT, MPI_MAX, 0, MPI_COMM_WORLD);
 	if (rank == 0)

@@ -1,5 +1,4 @@
-/* System calls by number, as libuv and others make them, in the directory
- * argv[1]; prints what they return. */
+/* System calls by number (syscall), as libuv and others make them, in the directory argv[1]. Prints what they return. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Says what it was built to say. */
+/* Prints the text that it was built with. */
 #include <stdio.h>
 
 int main(void)

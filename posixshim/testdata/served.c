@@ -1,7 +1,5 @@
-/* What may go wrong between a process and the one that has its files: bad
- * memory, no descriptors, transfers larger than a message, a child that was
- * forked unseen, the death of either. The directory is argv[1], what to try is
- * argv[2]; prints what happens. */
+/* Failures between a process and its server: bad buffers, no free descriptors, transfers larger than a message, a child that fork handlers
+ * have not seen, the death of either process. The directory is argv[1], the case is argv[2]. Prints what happens. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +55,7 @@ static int lock(int fd, int cmd, short type)
 	return fcntl(fd, cmd, &l);
 }
 
-/* Memory that cannot be read or written is EFAULT. What follows goes on by another connection. */
+/* Buffers that cannot be read or written are EFAULT. The next call makes a new connection. */
 static void memory(void)
 {
 	int fd = open(in("memory"), O_RDWR | O_CREAT, 0600);
@@ -93,7 +91,7 @@ static void use_up(void)
 		;
 }
 
-/* The child has no descriptor left, for its connection and for what it opens. */
+/* The child has no free descriptor for its connection, or for a file that it opens. */
 static void child_descriptors(void)
 {
 	int fd = open(in("child"), O_RDWR | O_CREAT, 0600);
@@ -112,18 +110,18 @@ static void child_descriptors(void)
 	P(write(fd, "child", 5));
 	P(open(in("other"), O_RDWR | O_CREAT, 0600));
 	close(11);
-	P(open(in("other"), O_RDWR | O_CREAT, 0600)); /* one number for it, none for what comes */
+	P(open(in("other"), O_RDWR | O_CREAT, 0600)); /* there is a number for the placeholder, none for the socket that is sent */
 	close(12);
 	P(open(in("other"), O_RDWR | O_CREAT, 0600) >= 0);
 	_exit(0);
 }
 
-/* refusals is how many of 50 writes, which are sent in many pieces and refused
- * meanwhile, are told why. */
+/* refusals makes 50 writes whose requests are sent in many pieces. The server refuses the connection while they are sent. It returns how many
+ * writes get the errno. */
 static int refusals(int fd)
 {
 	struct iovec iov[1024];
-	static char piece[2000]; /* so many that sending waits between them */
+	static char piece[2000]; /* so many pieces that sending blocks in between */
 	int n = 0;
 
 	for (int i = 0; i < 1024; i++)
@@ -133,11 +131,11 @@ static int refusals(int fd)
 	return n;
 }
 
-/* The parent has none left, and waits for the child, which must not wait for it. */
+/* The parent has no free descriptor, and waits for the child. The child must not wait for the parent. */
 static void parent_descriptors(void)
 {
 	int fd = open(in("parent"), O_RDWR | O_CREAT, 0600);
-	static char large[4 << 20]; /* more than the socket holds */
+	static char large[4 << 20]; /* more than the buffer of the socket */
 	int go[2];
 	char c;
 
@@ -165,7 +163,7 @@ static void parent_descriptors(void)
 	ended(pid);
 }
 
-/* A transfer is whole, however large it is. */
+/* Transfers of any size are complete. */
 static void large(void)
 {
 	size_t size = 20 << 20;
@@ -193,7 +191,7 @@ static void large(void)
 	P(memcmp(m, back, size));
 	P(write(fd, "0", 1));
 	P(writev(fd, (struct iovec[]){{m, 8 << 20}, {m + (8 << 20), 4 << 20}}, 2));
-	P(pread(fd, back, size, 12 << 20)); /* to the end, and a part of the last message */
+	P(pread(fd, back, size, 12 << 20)); /* to the end of the file, which is inside the last message */
 	P(lseek(fd, 0, SEEK_CUR));
 	_exit(0);
 }
@@ -203,7 +201,7 @@ static char *map(int fd)
 	return mmap(NULL, 7, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 }
 
-/* show says what a file has: read, and in memory. */
+/* show prints the content of a file, by read and by a mapping. */
 static void show(int fd, const char *mapped)
 {
 	char text[8] = "";
@@ -212,8 +210,8 @@ static void show(int fd, const char *mapped)
 	SAY("%s %.7s\n", text, mapped);
 }
 
-/* What is changed in memory that the other process maps is written as its own is:
- * by msync, by munmap, also after close, and at the end, whatever that is. */
+/* Changes of memory that a process with a server has mapped are written by msync, by munmap, also after close, and however the process
+ * ends. */
 static void mapping(void)
 {
 	int fd = open(in("mapping"), O_RDWR | O_CREAT, 0600), ready[2], status;
@@ -242,7 +240,7 @@ static void mapping(void)
 		second[2] = 'N';
 		write(ready[1], "1", 1);
 		if (fork() == 0) {
-			second[3] = 'T'; /* its parent's */
+			second[3] = 'T'; /* in memory of its parent */
 			_exit(0);
 		}
 		wait(NULL);
@@ -263,7 +261,7 @@ static void mapping(void)
 	kill(pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	for (int i = 0; i < 500 && (pread(fd, &byte, 1, 4) != 1 || byte != 'E'); i++)
-		usleep(10000); /* the other end has to notice */
+		usleep(10000); /* the server has to notice the end of the connection */
 	show(fd, "");
 	if ((pid = fork()) == 0) {
 		mine = map(fd);
@@ -274,7 +272,7 @@ static void mapping(void)
 	show(fd, "");
 }
 
-/* A child that fork's handlers have not seen does not share our runtime. */
+/* A child that fork handlers have not seen (_Fork, clone) does not use its parent's runtime. */
 static void unseen(void)
 {
 	int fd = open(in("unseen"), O_RDWR | O_CREAT | O_APPEND, 0600);
@@ -298,7 +296,7 @@ static void unseen(void)
 	SAY("%s\n", text);
 }
 
-/* A child that is killed while it writes leaves no harm. */
+/* A child that is killed while it writes leaves the file, the offset and the locks usable. */
 static void killed(void)
 {
 	int fd = open(in("killed"), O_RDWR | O_CREAT, 0600), failed = 0;
@@ -322,12 +320,11 @@ static void killed(void)
 	}
 	SAY("failed: %d\n", failed);
 	P(lock(fd, F_SETLKW, F_WRLCK));
-	P(flock(fd, LOCK_EX)); /* in the end, all of theirs are gone */
+	P(flock(fd, LOCK_EX)); /* all locks of the children have been released */
 	P(close(fd));
 }
 
-/* A child that outlives the process that has its files is told, and goes on by
- * itself. */
+/* A child whose server was killed gets errors for the old files, and opens new files itself. */
 static void outlives(void)
 {
 	int fd = open(in("outlives"), O_RDWR | O_CREAT | O_APPEND, 0600);
@@ -354,7 +351,7 @@ static void outlives(void)
 	pause();
 }
 
-/* What a child does when its parent has ended, or is about to. */
+/* Calls of a child whose parent has ended, or is about to end. */
 static void late(int fd, const char *text)
 {
 	pid_t parent = getppid();
@@ -368,8 +365,8 @@ static void late(int fd, const char *text)
 	_exit(0);
 }
 
-/* A process that ends waits for those who have its files, and lets go of what
- * others wait for; what libc has not yet written is not lost. */
+/* A process that ends does not hold back other processes, which have its files or wait for the end of its output. Data that libc has not
+ * written yet is not lost. */
 static void lingers(void)
 {
 	FILE *older = fopen(getenv("OLDER"), "w");
@@ -382,8 +379,7 @@ static void lingers(void)
 	exit(0);
 }
 
-/* use opens something again and again and says so when it gets a number that
- * was another's. */
+/* use opens a file again and again, and prints a line if it gets a number that another file has had. */
 static void *use(void *lowest)
 {
 	for (int fd;; close(fd))
@@ -391,8 +387,7 @@ static void *use(void *lowest)
 			return (void *)write(2, "reused\n", 7);
 }
 
-/* A process that has ended, but for those who have its files, does not put what
- * its threads open on the numbers of what it has closed. */
+/* While a process is ending, files that its threads open do not get the numbers of shared files. */
 static void threads(void)
 {
 	static int lowest;
@@ -424,8 +419,7 @@ static void quits(void)
 	_exit(0);
 }
 
-/* A process that executes a program goes on to serve its child, though the
- * program gets none of the files. */
+/* When a process executes a program that inherits no file, its child's calls go on working. */
 static void executes(void)
 {
 	int fd = open(in("executes"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -435,8 +429,7 @@ static void executes(void)
 	execl("/bin/true", "true", (char *)NULL);
 }
 
-/* One that nobody has files of any more executes it itself, though it has
- * shared them once. */
+/* When a process executes a program, and files that it has shared are not open in other processes any more, nothing is handed over. */
 static void alone(void)
 {
 	char self[16], *argv[] = {"sh", "-c", "test $$ = $0 && echo the same process", self, NULL};
@@ -449,8 +442,8 @@ static void alone(void)
 	execv("/bin/sh", argv);
 }
 
-/* One that could not, while another process has the file: those that come later
- * have it as well, and for longer than the first one. */
+/* An exec fails while another process has the file. Children that are made later have the file too, and keep it longer than that
+ * process. */
 static void refused(void)
 {
 	int fd = open(in("refused"), O_RDWR | O_CREAT | O_CLOEXEC, 0600), first[2], later[2];
@@ -482,7 +475,7 @@ static void refused(void)
 	SAY("%s", text);
 }
 
-/* copied is how many sockets that stand for files there are, which nobody has. */
+/* copied returns how many sockets of shared files there are that no process should have any more. */
 static int copied(void)
 {
 	struct sockaddr_un name;
@@ -497,9 +490,9 @@ static int copied(void)
 	return n;
 }
 
-/* Children that are forked while the parent opens files for another process do
- * not keep copies of what stands for those: but for an instant's, in which the
- * parent does not know of a socket itself. Without that it is one child of three. */
+/* Children that are forked while the parent opens files for another process close their copies of those sockets. The exception is a child
+ * that is forked after the parent has made a socket and before the socket is in the parent's map. If children did not close the copies,
+ * one of three would have one. */
 static void copies(void)
 {
 	int with = 0, status;
@@ -520,8 +513,7 @@ static void copies(void)
 	SAY("%s\n", with < 45 ? "few" : "many");
 }
 
-/* toggle sets a descriptor's flag and takes it away, and counts how often it is
- * not as it was left. */
+/* toggle sets and clears FD_CLOEXEC of a descriptor, and counts how often the flag has another value than it was given. */
 static void *toggle(void *descriptor)
 {
 	int fd = *(int *)descriptor;
@@ -535,7 +527,7 @@ static void *toggle(void *descriptor)
 	return (void *)lost;
 }
 
-/* The flags stay while sockets are put in the place of descriptors. */
+/* The flags of descriptors stay when sockets replace their placeholders. */
 static void flags(void)
 {
 	int fd = open(in("flags"), O_RDWR | O_CREAT, 0600);
@@ -551,7 +543,7 @@ static void flags(void)
 	P(lost);
 }
 
-/* One that could not execute it serves as before. */
+/* A process whose exec has failed serves as before. */
 static void fails(void)
 {
 	char *argv[] = {"missing", NULL};
@@ -570,7 +562,7 @@ static void fails(void)
 	SAY("child: %ld\n", (long)lseek(fd, 0, SEEK_END));
 }
 
-/* A library may have a handler of fork that comes before those of the preloaded one, and call what is interposed. */
+/* The fork handler of another library runs before that of the preloaded library, and makes an interposed call. */
 static void call_early(void)
 {
 	close(-1);

@@ -1,4 +1,4 @@
-/* Several ranks open one file, argv[1], which is refused; each alone opens its own. */
+/* Several ranks open one file, argv[1], together, which is refused. Each rank opens its own file alone, which works. */
 #include <mpi.h>
 #include <stdio.h>
 
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
 		if (result == MPI_SUCCESS || class != MPI_ERR_UNSUPPORTED_OPERATION || f != MPI_FILE_NULL)
 			printf("rank %d: open returns %d of class %d\n", rank, result, class);
 	}
-	MPI_File_set_errhandler(MPI_FILE_NULL, MPI_ERRORS_RETURN); /* MPICH ends badly with another one */
+	MPI_File_set_errhandler(MPI_FILE_NULL, MPI_ERRORS_RETURN); /* with another handler MPICH crashes at the end */
 	if (calls != 1)
 		printf("rank %d: the error handler was called %d times\n", rank, calls);
 	MPI_Comm_split(MPI_COMM_WORLD, rank / 2, 0, &half);

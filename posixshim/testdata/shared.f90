@@ -1,4 +1,5 @@
-! Several ranks open one file, argument 1, which is refused; each alone opens its own.
+! As shared.c: several ranks open one file, argument 1, which is refused.
+! Each rank opens its own file alone.
 program shared
   use mpi
   implicit none

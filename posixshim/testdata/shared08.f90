@@ -1,4 +1,4 @@
-! The same as shared.f90 with the module mpi_f08, whose calls leave out ierror.
+! As shared.f90 with the module mpi_f08, whose calls leave out ierror.
 program shared08
   use mpi_f08
   implicit none

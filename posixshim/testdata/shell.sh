@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a shell does that is itself in a directory below $1, and commands that
-# it runs there, printed so that two runs in two places can be compared.
+# A shell whose working directory is below $1, and commands that it runs there. The output of runs in two directories
+# can be compared.
 set -eu
 d=$1
 step() { echo "--- $1"; }

@@ -1,6 +1,5 @@
-/* Writes under argv[1] while signals arrive: handlers installed before and
- * after the first write, without SA_ONSTACK, that need a lot of stack, and
- * that make file calls themselves. Two threads take part. Prints "ok". */
+/* Writes under argv[1] in two threads while signals arrive. The handlers are installed before and after the first write, without
+ * SA_ONSTACK. They need a large stack and make file calls. Prints "ok". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -90,10 +89,10 @@ int main(int argc, char **argv)
 	snprintf(handlers, sizeof handlers, "%s/handlers", argv[1]);
 	signal(SIGPIPE, SIG_IGN);
 	ours = open(c, O_RDWR | O_CREAT, 0600);
-	/* What is executed ignores it, too. */
+	/* An executed program ignores the signal too. */
 	if (sigaction(SIGPIPE, NULL, &broken) != 0 || broken.sa_handler != SIG_IGN)
 		wrong = 3;
-	/* What the library does to actions does not show. */
+	/* sigaction returns the application's action, whatever the library has installed. */
 	if (sigaction(SIGUSR1, NULL, &other) != 0 || other.sa_handler != on_prof || (other.sa_flags & SA_ONSTACK))
 		wrong = 2;
 	sigaction(SIGALRM, &act, NULL);

@@ -1,4 +1,4 @@
-/* A library behind the shim's, whose close takes 60 ms longer. */
+/* A library that is searched after the shim, and whose close takes 60 ms longer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Space and copies, in the directory argv[1]; prints what the calls return, to
- * be compared with a run in a local directory. */
+/* fallocate, holes, and calls that copy between files, in the directory argv[1]. Prints what the calls return, to be compared with a run in
+ * a local directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,5 @@
-/* File actions of posix_spawn that open files of the directory argv[1], or lead to
- * directories of it; prints what comes of them, to be compared with a run in a local
- * directory. */
+/* File actions of posix_spawn that open files of the directory argv[1], or change to directories of it. Prints the results, to be compared
+ * with a run in a local directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +43,7 @@ static void say(const char *name)
 	close(fd);
 }
 
-/* run_program has a program, such as a shell, do something. */
+/* run_program runs a program, such as a shell. */
 static void run_program(const char *program, const char *what, posix_spawn_file_actions_t *a, const char *command)
 {
 	char *argv[] = {"sh", "-c", (char *)command, NULL};
@@ -246,7 +245,7 @@ static void directories(void)
 		printf("chdir: %s\n", strerrorname_np(errno));
 }
 
-/* A child has the file's owner open what it spawns with. */
+/* A child spawns a program with a file that its server opens. */
 static void in_child(void)
 {
 	posix_spawn_file_actions_t a;

@@ -1,7 +1,6 @@
-/* Threads that have lost the alternate stack that signals come on, or begin with a handler
- * and without one, use files of argv[1] while many signals come at a time. Over the
- * stack of a goroutine they would destroy the memory of the runtime. The next signals are
- * sent when the thread has handled the last ones, however busy the machine is. */
+/* Threads without an alternate signal stack use files of argv[1] while many signals arrive at a time: threads that have removed theirs, and
+ * threads that start in a signal handler. A handler on the stack of a goroutine would overwrite memory of the runtime. The next signals
+ * are sent when the thread has handled the last ones, however busy the machine is. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -52,7 +51,7 @@ static void jumps(int signum)
 	siglongjmp(back, 1);
 }
 
-/* ---- how a thread comes to have none ---- */
+/* ---- threads that remove the stack ---- */
 
 static void takes_away(void)
 {
@@ -81,7 +80,7 @@ static void jumps_out(void)
 	free(stack.ss_sp);
 }
 
-/* ---- what it does then ---- */
+/* ---- the use of files ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t target;
@@ -109,7 +108,7 @@ static void aim(bool at_this)
 	pthread_mutex_lock(&lock);
 	target = pthread_self();
 	targeted = at_this;
-	if (at_this) /* nobody is left to handle those of the thread before */
+	if (at_this) /* signals to the last thread are not handled any more: that has ended */
 		sent = handled = 0;
 	pthread_mutex_unlock(&lock);
 }

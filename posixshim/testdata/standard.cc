@@ -1,5 +1,5 @@
-// Makes a file its standard output, error or input in one of several ways, argv[1], and
-// uses that in every way there is, in turn: argv[2] is the file.
+// Redirects its standard output, error or input to the file argv[2] in the way argv[1], and then uses the stream in all ways, one after the
+// other.
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 void keeps_writing();
 int keeps_reading();
 
-// A system call as programs make it that the C library is not in.
+// A direct system call, as programs without the C library make it.
 static long raw_write(int fd, const char *text)
 {
 	long result;
@@ -51,7 +51,7 @@ int main(int, char **argv)
 	const char *file = argv[2];
 	int fd = -1;
 
-	if (how == "used") // before it is another file
+	if (how == "used") // use the stream before it is redirected
 		std::cout << "" << std::flush;
 	if (how == "in") {
 		dup2(open(file, O_RDONLY), 0);
@@ -73,7 +73,7 @@ int main(int, char **argv)
 		std::cerr << "std::cerr\n";
 		fprintf(stderr, "fprintf\n");
 		std::clog << "std::clog\n";
-		fflush(stderr); // which freopen has given a buffer, or not
+		fflush(stderr); // freopen may have given it a buffer
 		raw_write(2, "a system call\n");
 		return std::cerr.good() ? 0 : 5;
 	} else if (how == "open") {

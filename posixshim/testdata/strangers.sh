@@ -1,7 +1,6 @@
 #!/bin/sh
-# Programs that the library is not in, with descriptors of files in the mount
-# $1: $2 copies its input to its output. What it cannot read it must fail for,
-# and no file may come to be elsewhere.
+# Programs without the library have descriptors of files in the mount $1. $2 copies its input to its output. If it
+# cannot read it must fail, and it must not create a file elsewhere.
 d=$1
 shift
 echo kept >"$d/in"

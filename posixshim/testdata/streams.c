@@ -190,7 +190,7 @@ static void reopened(void)
 	P(fclose(f));
 }
 
-/* What a shell does for a builtin command whose output is redirected. */
+/* The calls of a shell for a builtin command with redirected output. */
 static void redirected(void)
 {
 	char buf[32] = "";
@@ -213,8 +213,8 @@ static void redirected(void)
 	P(close(fd) | close(saved));
 }
 
-/* What is open at the end is flushed; main's caller looks at it. */
-/* right is how many of n bytes are those of the file at offset at. */
+/* Streams that are open at the end are flushed. The test checks the files. */
+/* right returns how many of n bytes are those of the file at offset at. */
 static long right(const unsigned char *b, size_t n, size_t at)
 {
 	for (size_t i = 0; i < n; i++)
@@ -223,7 +223,7 @@ static long right(const unsigned char *b, size_t n, size_t at)
 	return (long)n;
 }
 
-/* gulps reads pieces that are larger than any buffer, and smaller ones between. */
+/* gulps reads pieces that are larger than any buffer, and smaller ones in between. */
 static void gulps(void)
 {
 	const size_t n = 3 << 20;
@@ -254,7 +254,7 @@ static void gulps(void)
 	P(fclose(f));
 	f = fopen(in("gulps"), "r");
 	P(fgetc(f));
-	P(ungetc('u', f)); /* not what was there */
+	P(ungetc('u', f)); /* another character than the one that was read */
 	P(fread(b, 1, 1 << 20, f));
 	P(b[0]);
 	P(right(b + 1, (1 << 20) - 1, 1));
@@ -285,7 +285,7 @@ static int closes(void *cookie)
 	return printf("%c closed\n", *(char *)cookie) < 0;
 }
 
-/* foreign is a stream of the program's own making, by which the library tells from its own that it has no descriptor. */
+/* foreign is a fopencookie stream of the program. The library distinguishes it from its own streams by the missing descriptor. */
 static bool foreign(void)
 {
 	static char x = 'x', read[1 << 20];
