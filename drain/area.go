@@ -91,6 +91,10 @@ func (d areaDir) Rename(from, to string) error {
 	return d.fs.Rename(microfs.RootIno, d.in(from), microfs.RootIno, d.in(to), 0)
 }
 
+func (d areaDir) Link(from, to string) error {
+	return d.fs.Link(microfs.RootIno, d.in(from), microfs.RootIno, d.in(to), false)
+}
+
 func (d areaDir) Remove(name string) error { return d.fs.Unlink(microfs.RootIno, d.in(name)) }
 
 func (d areaDir) RemoveAll(name string) error {

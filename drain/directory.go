@@ -22,6 +22,8 @@ type directory interface {
 	List() ([]string, error)
 	MkdirAll(name string) error
 	Rename(from, to string) error
+	// Link gives a file a second name, unless something has that: then the error is in fs.ErrExist. It is in errNoLinks where files have one name only.
+	Link(from, to string) error
 	Remove(name string) error
 	RemoveAll(name string) error
 	Chtimes(name string, modified time.Time) error
@@ -48,6 +50,9 @@ type file interface {
 	// Forget has a range that is durable read from where it is, not from memory, as far as that can be.
 	Forget(off, n int64)
 }
+
+// errNoLinks: files have one name only, as on some network file systems.
+var errNoLinks = errors.New("no hard links")
 
 // pastEnd is where Data finds data that is not there.
 const pastEnd = 1<<63 - 1
@@ -112,6 +117,16 @@ func (d hostDir) List() (names []string, err error) {
 func (d hostDir) MkdirAll(name string) error { return d.named(d.Root.MkdirAll(name, 0o777)) }
 
 func (d hostDir) Rename(from, to string) error { return d.named(d.Root.Rename(from, to)) }
+
+func (d hostDir) Link(from, to string) error {
+	err := d.named(d.Root.Link(from, to))
+	for _, e := range []error{syscall.EPERM, syscall.ENOTSUP, syscall.ENOSYS, syscall.EMLINK} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: %w", errNoLinks, err)
+		}
+	}
+	return err
+}
 
 func (d hostDir) Remove(name string) error { return d.named(d.Root.Remove(name)) }
 

@@ -392,3 +392,35 @@ func TestWholePath(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENOTDIR)
 	require.ErrorContains(t, err, filepath.Join(dir, "melt", partialDir))
 }
+
+// TestLateBegin has a process begin a set while another one completes it: whatever the late one has come to when it is killed, the set stays.
+func TestLateBegin(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 10), "/a/melt.400.1": random(t, 20)}
+	for at := 1; ; at++ {
+		s, m := checkpointOf("400", data)
+		dir := t.TempDir()
+		l := open(t, dir)
+		n, ended, stepped := 0, false, ""
+		_, err := l.Put(t.Context(), s, m, Options{Workers: 1, step: func(what string) error {
+			if ended {
+				return errDead
+			}
+			if n++; n == at {
+				stepped = what
+				_, err := open(t, dir).Put(t.Context(), s, m, Options{})
+				require.NoError(t, err)
+			}
+			ended = n > at // at the step after that
+			return nil
+		}})
+		if n < at {
+			require.NoError(t, err)
+			require.Greater(t, at, 10)
+			return
+		}
+		sets, err := l.Sets()
+		require.NoError(t, err, "at %s", stepped)
+		require.Len(t, sets, 1, "at %s", stepped)
+		require.NoError(t, l.Verify(t.Context(), &sets[0], Options{}), "at %s", stepped)
+	}
+}

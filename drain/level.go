@@ -77,7 +77,11 @@ func (l *Level) Sets() (sets []Set, err error) {
 }
 
 func (l *Level) manifest(dir string) (*Set, error) {
-	text, err := readFile(l.root, path.Join(dir, manifestName))
+	return readManifest(l.root, path.Join(dir, manifestName))
+}
+
+func readManifest(d directory, name string) (*Set, error) {
+	text, err := readFile(d, name)
 	if err != nil {
 		return nil, err
 	}

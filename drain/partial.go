@@ -66,28 +66,37 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 			p.close()
 		}
 	}()
-	there, err := l.manifest(p.name)
-	switch {
-	case err == nil && there.Same(s) && there.Compress == s.Compress && (s.Code == Code{} || slices.Equal(there.Parts, s.Parts)): // with the checksums, if all but the name was done
-		p.set = there
-	case !errors.Is(err, fs.ErrNotExist): // of another set, or cut short
-		if err := errors.Join(p.root.Close(), l.root.RemoveAll(p.name), p.open(l)); err != nil {
-			return nil, err
-		}
-		fallthrough
-	default:
-		p.set = s.withoutSums()
-		p.set.Call = call
-		if err := p.writeManifest(); err != nil {
-			return nil, err
-		}
+	if err = p.start(s, call); err == nil {
+		err = p.startJournal()
 	}
-	if err = p.startJournal(); err == nil && o.Share.Number == 0 {
+	if err == nil && o.Share.Number == 0 {
 		if err = l.gather(p); err == nil {
 			l.removeAbandoned(p)
 		}
 	}
 	return p, err
+}
+
+// start takes over the manifest of the directory if that is of the set, or writes the first one. Another process that puts the set may do the same at
+// any time, or complete the set and rename the directory: it is the same directory for this process then, whose manifest has everything.
+func (p *partial) start(s *Set, peers *call) error {
+	for {
+		there, err := readManifest(p.root, manifestName)
+		switch {
+		case err == nil && there.Same(s) && there.Compress == s.Compress && (s.Code == Code{} || slices.Equal(there.Parts, s.Parts)): // with the checksums, if all but the name was done
+			p.set = there
+			return nil
+		case !errors.Is(err, fs.ErrNotExist): // of another set, or cut short
+			if err := errors.Join(p.root.Close(), p.level.root.RemoveAll(p.name), p.open(p.level)); err != nil {
+				return err
+			}
+		}
+		p.set = s.withoutSums()
+		p.set.Call = peers
+		if err := p.writeFirstManifest(); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
 }
 
 func newPartial(name string, o *Options) *partial {
@@ -229,7 +238,27 @@ func (p *partial) write(e entry) error {
 }
 
 // writeManifest writes the manifest, the old one or the new one at any time.
-func (p *partial) writeManifest() error {
+func (p *partial) writeManifest() error { return p.placeManifest(p.root.Rename) }
+
+// writeFirstManifest writes the manifest unless there is one: then the error is in fs.ErrExist.
+func (p *partial) writeFirstManifest() error {
+	return p.placeManifest(func(next, name string) error {
+		err := p.root.Link(next, name)
+		if errors.Is(err, errNoLinks) {
+			return p.root.Rename(next, name)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if e := p.root.Remove(next); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+		return err
+	})
+}
+
+// placeManifest writes the manifest under another name, which place makes that of the manifest.
+func (p *partial) placeManifest(place func(next, name string) error) error {
 	text, err := encode(p.set)
 	if err != nil {
 		return err
@@ -239,9 +268,9 @@ func (p *partial) writeManifest() error {
 		if err := p.writeFile(next, text); err != nil {
 			return err
 		}
-		err := p.root.Rename(next, manifestName)
+		err := place(next, manifestName)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // who was quicker has tidied up
+			continue // the process that has completed the set has removed it
 		}
 		return errors.Join(err, p.root.Sync("."))
 	}

@@ -2,6 +2,9 @@ package mutants
 
 // editsOfDrain are the faults of checkpoints on a second level.
 var editsOfDrain = []edit{
+	{"drain: the first manifest takes the place of a complete one", "drain/partial.go",
+		`p.writeFirstManifest()`, `p.writeManifest()`,
+		"TestLateBegin", ""},
 	{"drain: what another process may still copy is removed", "drain/gather.go",
 		`err != nil || now.Sub(last) < abandoned {`, `err != nil || now.Sub(last) < 0 {`,
 		"TestAbandoned", ""},
