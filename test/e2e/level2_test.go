@@ -238,6 +238,9 @@ func TestRunWithLevel2(t *testing.T) {
 				assert.NoDirExists(t, filepath.Join(dir, "default", "ck-100"))
 			}
 
+			before := on()
+			sh(t, s, "true", append(flags, "--fresh")...).refused(t, "--fresh", dir, "checkpoint", "--name")
+			assert.Equal(t, before, on(), "the store is as before")
 			require.NoError(t, os.Rename(dir, dir+".away"))
 			sh(t, s, "true").refused(t, "second level "+dir)
 		})

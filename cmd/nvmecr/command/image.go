@@ -52,6 +52,9 @@ func (o *runOptions) serveImage(dir *store.StateDir, lock *store.DirLock) (stop 
 // makeImage makes the embedded target's backing file, or takes its size.
 func (o *runOptions) makeImage(dir *store.StateDir) error {
 	image := dir.Image()
+	if err := o.checkFresh(); err != nil {
+		return err
+	}
 	if !o.cfg.Fresh {
 		if err := dir.CheckImage(); err != nil {
 			return err

@@ -348,6 +348,9 @@ func (o *runOptions) check(ctx context.Context) ([]store.RankInfo, error) {
 	if err := o.checkShared(); err != nil {
 		return nil, err
 	}
+	if err := o.checkFresh(); err != nil {
+		return nil, err
+	}
 	if o.cfg.Fresh {
 		if err := store.Reset(ctx, o.cfg); err != nil {
 			return nil, err

@@ -7,6 +7,24 @@ import (
 	"nvmecr/internal/config"
 )
 
+// checkFresh refuses to start a store over while the second level has checkpoints of it. The next run would go on with the newest of them, which
+// may have a higher number than all that this run writes, and --keep would remove those of this run.
+func (o *runOptions) checkFresh() error {
+	if !o.cfg.Fresh || o.cfg.Level2 == "" {
+		return nil
+	}
+	level, err := openLevel2(o.cfg)
+	if err != nil {
+		return err
+	}
+	sets, err := wholeSets(level)
+	if err != nil || len(sets) == 0 {
+		return err
+	}
+	return fmt.Errorf("--fresh: the second level %s has %s of store %q, such as %s, and the next run would go on with them: move them away or remove them, or use another --name or --level2",
+		o.cfg.Level2, count(len(sets), "checkpoint"), o.cfg.Name, printable(sets[0].Dir))
+}
+
 // stage copies the newest checkpoint from its copies or the second level to the store, if the store has not got it: as the first part of the job. A
 // run that starts over, or that is part of another one, does not.
 func (o *runOptions) stage(env []string, at surroundings) error {
