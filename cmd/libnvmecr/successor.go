@@ -16,12 +16,12 @@ import (
 	"nvmecr/posixshim"
 )
 
-// attachToServer makes nvmecr serve export the files of the run on this host, until the last process of the run has ended. nvmecr
-// run has done so on its own host. On other hosts the first process that uses the mount starts nvmecr serve. If that fails there
-// is no view.
+// attachToServer makes nvmecr serve export the files of the run on this host, and copy this host's share of checkpoints to a directory of the second
+// level, until the last process of the run has ended. nvmecr run does both on its own host. On other hosts the first process that uses the
+// mount starts nvmecr serve. If that fails there is no view, and the host of nvmecr run copies all.
 func attachToServer(cfg *config.Config) {
 	group := store.LockGroup(cfg.Run)
-	if cfg.Export == "" || group == "" || owner.OfRun(group) {
+	if cfg.Export == "" && !cfg.Level2IsDirectory() || group == "" || owner.OfRun(group) {
 		return
 	}
 	if _, other := owner.OtherUser(group); other {
@@ -31,7 +31,7 @@ func attachToServer(cfg *config.Config) {
 	defer cancel()
 	err := owner.Attach(ctx, group, func() error { return startServer(cfg) })
 	if err != nil && cfg.Log != config.LogError {
-		complain("files are not exported to the kernel of this host: %v", err)
+		complain("nvmecr serve of this host: %v", err)
 	}
 }
 

@@ -244,6 +244,11 @@ func (c *Config) Exports() []string {
 // ofRun are the variables that are no setting's.
 var ofRun = []string{JobVariable, RunVariable, ExportVariable, CommandVariable, IndexVariable, IndexSecretVariable}
 
+// Level2IsDirectory reports whether there is a second level and it is a directory, to which all hosts of the job copy.
+func (c *Config) Level2IsDirectory() bool {
+	return c.Level2 != "" && !strings.HasPrefix(c.Level2, "s3://")
+}
+
 // Environ returns base without any variable of a setting, followed by
 // Exports: the environment of a process that is to have this configuration
 // and no other.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/drain"
-	"nvmecr/drain/s3"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 )
@@ -27,7 +25,7 @@ const peerEnd = 5 * time.Second
 func startPeer(cfg *config.Config) (end func()) {
 	none := func() {}
 	self, err := os.Executable()
-	if err != nil || cfg.Level2 == "" || strings.HasPrefix(cfg.Level2, s3.Scheme) {
+	if err != nil || !cfg.Level2IsDirectory() {
 		return none
 	}
 	cmd := exec.Command(self, "drain", "--peer")
