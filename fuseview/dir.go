@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is an open directory. Its names are those that it had when they were first reached, as
-// posixshim.Process.Getdents has them.
+// A directory is an open directory. Its names are read in batches, by posixshim.Process.Getdents.
 type directory struct {
 	*file
 	buf  [32 << 10]byte
-	left []byte // of buf, not yet taken
+	left []byte // rest of buf, not returned yet
 }
 
 var _ interface {
@@ -45,7 +44,7 @@ func (d *directory) Readdirent(context.Context) (*fuse.DirEntry, syscall.Errno) 
 		}
 		d.left = d.buf[:n]
 	}
-	// struct dirent64, as Getdents draws it.
+	// A struct dirent64 of Getdents.
 	record := d.left[:binary.NativeEndian.Uint16(d.left[16:])]
 	d.left = d.left[len(record):]
 	name, _, _ := bytes.Cut(record[19:], []byte{0})
@@ -55,7 +54,7 @@ func (d *directory) Readdirent(context.Context) (*fuse.DirEntry, syscall.Errno) 
 	}, 0
 }
 
-// Seekdir goes on behind the name that had the offset off, or at the beginning.
+// Seekdir continues behind the name that had the offset off, or at the beginning.
 func (d *directory) Seekdir(_ context.Context, off uint64) syscall.Errno {
 	d.left = nil
 	_, err := d.node.tree.process.Seek(d.handle, int64(off), unix.SEEK_SET)
@@ -69,5 +68,5 @@ func (d *directory) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
 
 // Releasedir closes the directory.
 func (d *directory) Releasedir(ctx context.Context, _ uint32) {
-	_ = d.Release(ctx) // nothing was written
+	_ = d.Release(ctx) // cannot fail: nothing was written
 }

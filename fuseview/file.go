@@ -13,12 +13,12 @@ import (
 	"nvmecr/posixshim"
 )
 
-// A file is an open file description of the kernel's.
+// A file is an open file description of the kernel.
 type file struct {
 	node    *node
 	handle  posixshim.Handle
-	mapped  bool        // it was opened to be mapped
-	written atomic.Bool // since it was made durable last
+	mapped  bool        // opened by the preload library, to map it
+	written atomic.Bool // since the last sync
 }
 
 var _ interface {
@@ -31,32 +31,32 @@ var _ interface {
 	fs.FileLseeker
 } = (*file)(nil)
 
-// openFlags tell the kernel to keep nothing of the file, and not to serialise writes.
+// openFlags tell the kernel not to cache data of the file, and not to serialise writes.
 const openFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 
-// kernelOnly are flags of open(2) that are the kernel's to obey.
+// kernelOnly are flags of open(2) that the kernel itself implements.
 const kernelOnly = unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_DIRECT | unix.O_NOATIME | unix.O_NOCTTY
 
-// A preloaded library opens a file to map it with flags that other programs have no reason for
-// (posixshim.ViewFlags). The kernel keeps the pages of such a file for whoever maps it next, as long as nothing has
-// changed: the time of the change says so, which nobody can set. Whoever reads such a file, and is no library, loses nothing, since
-// the kernel asks for its attributes first.
+// openMapped returns the flags of a file that the preload library opens in order to map it; it marks these by
+// posixshim.ViewFlags, which other programs have no reason to use. The kernel keeps the pages of such a file for
+// later mappings as long as the file is unchanged, as its ctime shows, which nobody can set. Other readers of a file
+// opened with these flags see current data, too, since the kernel then fetches the attributes first.
 func (n *node) openMapped(f *file) (flags uint32) {
 	attr, err := n.tree.process.FileAttr(f.handle)
 	if err != nil {
-		return openFlags // reading says what is wrong
+		return openFlags // read will return the error
 	}
 	f.mapped = true
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.kept.Equal(attr.Ctime) {
+	if n.cachedCtime.Equal(attr.Ctime) {
 		flags = fuse.FOPEN_KEEP_CACHE
 	}
-	n.kept = attr.Ctime
+	n.cachedCtime = attr.Ctime
 	return flags
 }
 
-// add makes a file of a handle.
+// add returns a new file for a handle of posixshim.
 func (n *node) add(h int) *file {
 	f := &file{node: n, handle: posixshim.Handle(h)}
 	n.mu.Lock()
@@ -91,16 +91,16 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	return f, openFlags, 0
 }
 
-// Create makes a file and opens it.
+// Create creates a file and opens it.
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	h, err := n.tree.process.Open(n.pathAt(name), int(flags)&^kernelOnly|unix.O_CREAT, mode&0o7777)
 	if err != nil {
 		return nil, nil, 0, n.tree.errno(err)
 	}
-	n.own(ctx, name)
+	n.chownToCaller(ctx, name)
 	inode, errno := n.child(ctx, name, out)
 	if errno != 0 {
-		_ = n.tree.process.Release(posixshim.Handle(h)) // errno says more
+		_ = n.tree.process.Release(posixshim.Handle(h)) // the error of the lookup matters
 		return nil, nil, 0, errno
 	}
 	made, ok := inode.Operations().(*node)
@@ -110,8 +110,8 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return inode, made.add(h), openFlags, 0
 }
 
-// Read reads until the end of dest or of the file: the kernel takes less for the end of the file. Of a file that
-// is mapped an error is one, also if there was something before it.
+// Read fills dest unless the file ends before, because the kernel takes a short read for the end of the file. On a
+// mapped file an error after some bytes is returned as an error.
 func (f *file) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	total := 0
 	for total < len(dest) {
@@ -127,7 +127,7 @@ func (f *file) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult,
 	return fuse.ReadResultData(dest[:total]), 0
 }
 
-// Write writes. The offset that the kernel gives for a file opened with O_APPEND says nothing.
+// Write writes data. On a file opened with O_APPEND the offset of the kernel is meaningless.
 func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	if !f.written.Swap(true) {
 		f.dropPrivileges(ctx)
@@ -151,12 +151,12 @@ func (f *file) dropPrivileges(ctx context.Context) {
 		privileges |= attr.Mode & syscall.S_ISGID
 	}
 	if privileges != 0 {
-		// The write says what is wrong with the file.
+		// Ignore an error: the write itself reports errors of the file.
 		_ = f.node.tree.process.Fchmod(f.handle, attr.Mode&^privileges)
 	}
 }
 
-// Flush is called by each close(2), which returns what it returns.
+// Flush is called by each close(2), which returns its result.
 func (f *file) Flush(ctx context.Context) syscall.Errno {
 	if !f.written.Swap(false) {
 		return 0
@@ -164,12 +164,12 @@ func (f *file) Flush(ctx context.Context) syscall.Errno {
 	return f.Fsync(ctx, 0)
 }
 
-// Fsync makes durable what was written.
+// Fsync makes written data durable.
 func (f *file) Fsync(context.Context, uint32) syscall.Errno {
 	return f.node.tree.errno(f.node.tree.process.Fsync(f.handle))
 }
 
-// Release closes the file. The kernel takes no error.
+// Release closes the file. The kernel ignores its result.
 func (f *file) Release(context.Context) syscall.Errno {
 	f.node.mu.Lock()
 	delete(f.node.open, f)
@@ -177,13 +177,13 @@ func (f *file) Release(context.Context) syscall.Errno {
 	return f.node.tree.errno(f.node.tree.process.Release(f.handle))
 }
 
-// Allocate is fallocate(2).
+// Allocate implements fallocate(2).
 func (f *file) Allocate(_ context.Context, off, size uint64, mode uint32) syscall.Errno {
 	f.written.Store(true)
 	return f.node.tree.errno(f.node.tree.process.Fallocate(f.handle, int(mode), int64(off), int64(size), math.MaxInt64))
 }
 
-// Lseek is SEEK_DATA and SEEK_HOLE of lseek(2).
+// Lseek implements SEEK_DATA and SEEK_HOLE of lseek(2).
 func (f *file) Lseek(_ context.Context, off uint64, whence uint32) (uint64, syscall.Errno) {
 	n, err := f.node.tree.process.Seek(f.handle, int64(off), int(whence))
 	return uint64(n), f.node.tree.errno(err)

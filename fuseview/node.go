@@ -17,22 +17,22 @@ import (
 	"nvmecr/posixshim"
 )
 
-// A tree is one of a view.
+// A tree is a Tree of a mounted view.
 type tree struct {
 	process *posixshim.Process
-	number  uint64    // 0 if it is the only one
-	root    *fs.Inode // nil if that is the view's
+	number  uint64    // 0 for the only tree
+	root    *fs.Inode // nil if it is the root of the view
 }
 
-// Inode numbers of several trees are told apart by the bits from here on, which those of a tree do not reach.
+// The bits of an inode number from treeShift on are the number of its tree. Inode numbers within a tree are smaller.
 const treeShift = posixshim.ViewShift
 
-// stable identifies an inode of the tree to the kernel: one that has several names is one.
+// stable identifies an inode to the kernel. All names of a file have the same identity.
 func (t *tree) stable(mode uint32, ino uint64) fs.StableAttr {
 	return fs.StableAttr{Mode: mode & syscall.S_IFMT, Ino: ino | t.number<<treeShift, Gen: 1}
 }
 
-// errno is what a call comes to.
+// errno returns the result of a call.
 func (t *tree) errno(err error) syscall.Errno {
 	if err == nil {
 		return 0
@@ -40,15 +40,15 @@ func (t *tree) errno(err error) syscall.Errno {
 	return t.process.Errno(err)
 }
 
-// A node is a file or directory. The kernel names it by the path that leads to it now; one without a name
-// any more is found by a file that is open.
+// A node is a file or directory. It is found by the path that the kernel has for it now; an unlinked file is found by
+// an open file.
 type node struct {
 	fs.Inode
 	tree *tree
 
-	mu   sync.Mutex
-	open map[*file]struct{}
-	kept time.Time // when the file had changed last that the kernel has pages of
+	mu          sync.Mutex
+	open        map[*file]struct{}
+	cachedCtime time.Time // ctime of the file when the kernel cached its pages
 }
 
 var _ interface {
@@ -69,7 +69,7 @@ var _ interface {
 	fs.NodeCreater
 } = (*node)(nil)
 
-// pathAt is the path of the node, or of name in it.
+// pathAt returns the path of the node, or of name in it.
 func (n *node) pathAt(name string) posixshim.PathAt {
 	root := n.tree.root
 	if root == nil {
@@ -78,7 +78,7 @@ func (n *node) pathAt(name string) posixshim.PathAt {
 	return posixshim.PathAt{Path: path.Join("/", n.Path(root), name)}
 }
 
-// child returns the node of what is at a place in the tree.
+// child returns the node of an existing name.
 func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	attr, err := n.tree.process.Attr(n.pathAt(name), unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -88,8 +88,8 @@ func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.
 	return n.NewInode(ctx, &node{tree: n.tree}, n.tree.stable(attr.Mode, uint64(attr.Ino))), 0
 }
 
-// own makes what the caller has made the caller's, where the view is that of root.
-func (n *node) own(ctx context.Context, name string) {
+// chownToCaller makes the caller the owner of a new file, if the server runs as root.
+func (n *node) chownToCaller(ctx context.Context, name string) {
 	caller, ok := fuse.FromContext(ctx)
 	if !ok || os.Geteuid() != 0 || caller.Uid == 0 && caller.Gid == 0 {
 		return
@@ -98,7 +98,7 @@ func (n *node) own(ctx context.Context, name string) {
 	if dir, err := n.tree.process.Attr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW); err == nil && dir.Mode&syscall.S_ISGID == 0 {
 		set.GID = &caller.Gid
 	}
-	// It exists, as root's: a failure is no reason to say that it does not.
+	// Ignore an error: the file exists, though root owns it.
 	_ = n.tree.process.SetAttr(n.pathAt(name), unix.AT_SYMLINK_NOFOLLOW, set)
 }
 
@@ -107,8 +107,8 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return n.child(ctx, name, out)
 }
 
-// Getattr is stat(2) and fstat(2): the kernel does not say by which descriptor. An open file is asked itself, since in a tree what
-// others have written to it is read from then on.
+// Getattr implements stat(2) and fstat(2), which the kernel does not distinguish. If the file is open it uses the
+// open file: in a tree, later reads then see data that other ranks have written.
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	var attr microfs.Attr
 	var err error
@@ -124,7 +124,7 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	return 0
 }
 
-// Setattr is chmod(2), chown(2), utimensat(2) and truncate(2), and those on descriptors.
+// Setattr implements chmod(2), chown(2), utimensat(2), truncate(2), and the same calls on descriptors.
 func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	f, ok := h.(*file)
 	if !ok {
@@ -143,7 +143,7 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 			return n.tree.errno(err)
 		}
 	}
-	// A request to change nothing, of chown(path, -1, -1), changes the time of the change.
+	// A request without changes, from chown(path, -1, -1), updates the ctime.
 	if set := change(in); set != (microfs.SetAttr{}) || !cut {
 		err := p.SetAttr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW, set)
 		if f != nil && err != nil {
@@ -156,7 +156,7 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	return n.Getattr(ctx, h, out)
 }
 
-// change is the part of a request that is not about the size.
+// change returns the changes of a request, except the size.
 func change(in *fuse.SetAttrIn) (set microfs.SetAttr) {
 	if mode, ok := in.GetMode(); ok {
 		mode &= 0o7777
@@ -179,7 +179,7 @@ func change(in *fuse.SetAttrIn) (set microfs.SetAttr) {
 	return set
 }
 
-// fill gives the kernel the attributes of a file.
+// fill converts attributes for the kernel.
 func (t *tree) fill(from *microfs.Attr, to *fuse.Attr) {
 	*to = fuse.Attr{
 		Ino: t.stable(from.Mode, uint64(from.Ino)).Ino, Size: uint64(from.Size), Blocks: uint64(from.Blocks), Blksize: 32 << 10,
@@ -188,41 +188,41 @@ func (t *tree) fill(from *microfs.Attr, to *fuse.Attr) {
 	to.SetTimes(&from.Atime, &from.Mtime, &from.Ctime)
 }
 
-// Readlink returns what a symbolic link says.
+// Readlink returns the target of a symbolic link.
 func (n *node) Readlink(context.Context) ([]byte, syscall.Errno) {
 	buf := make([]byte, unix.PathMax)
 	m, err := n.tree.process.Readlink(n.pathAt(""), buf)
 	return buf[:m], n.tree.errno(err)
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	if err := n.tree.process.Mkdir(n.pathAt(name), mode); err != nil {
 		return nil, n.tree.errno(err)
 	}
-	n.own(ctx, name)
+	n.chownToCaller(ctx, name)
 	return n.child(ctx, name, out)
 }
 
-// Mknod makes a regular file; there are no others.
+// Mknod creates a regular file; other types are not supported.
 func (n *node) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	if err := n.tree.process.Mknod(n.pathAt(name), mode); err != nil {
 		return nil, n.tree.errno(err)
 	}
-	n.own(ctx, name)
+	n.chownToCaller(ctx, name)
 	return n.child(ctx, name, out)
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	if err := n.tree.process.Symlink(target, n.pathAt(name)); err != nil {
 		return nil, n.tree.errno(err)
 	}
-	n.own(ctx, name)
+	n.chownToCaller(ctx, name)
 	return n.child(ctx, name, out)
 }
 
-// Link makes a further name.
+// Link creates a hard link.
 func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	from, ok := target.(*node)
 	if !ok || from.tree != n.tree {
@@ -244,7 +244,7 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 	return n.tree.errno(n.tree.process.Rmdir(n.pathAt(name)))
 }
 
-// Rename is renameat2(2).
+// Rename implements renameat2(2).
 func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
 	dir, ok := to.(*node)
 	if !ok || dir.tree != n.tree {
@@ -253,7 +253,7 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 	return n.tree.errno(n.tree.process.Rename(n.pathAt(name), dir.pathAt(newName), flags))
 }
 
-// Statfs tells how much space there is.
+// Statfs implements statfs(2).
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 	s, err := n.tree.process.Space()
 	if err != nil {

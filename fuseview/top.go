@@ -13,7 +13,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// newRoot makes the root directory of a view.
+// newRoot creates the root directory of a view.
 func newRoot(trees []Tree) (fs.InodeEmbedder, error) {
 	if len(trees) == 1 && trees[0].Name == "" {
 		return &node{tree: &tree{process: trees[0].Process}}, nil
@@ -23,11 +23,11 @@ func newRoot(trees []Tree) (fs.InodeEmbedder, error) {
 			return nil, fmt.Errorf("one of %d trees of a view has no name: %w", len(trees), syscall.EINVAL)
 		}
 	}
-	return &top{trees: trees, since: time.Now()}, nil
+	return &staticRoot{trees: trees, since: time.Now()}, nil
 }
 
-// top is the root directory of a view of several trees. Its directories never change.
-type top struct {
+// staticRoot is the root directory of a view of several trees. Its directories never change.
+type staticRoot struct {
 	fs.Inode
 	trees []Tree
 	since time.Time
@@ -36,10 +36,10 @@ type top struct {
 var _ interface {
 	fs.NodeOnAdder
 	fs.NodeGetattrer
-} = (*top)(nil)
+} = (*staticRoot)(nil)
 
-// OnAdd makes the directories.
-func (r *top) OnAdd(ctx context.Context) {
+// OnAdd adds the directories.
+func (r *staticRoot) OnAdd(ctx context.Context) {
 	for _, t := range r.trees {
 		n := &node{tree: &tree{process: t.Process, number: t.Number}}
 		child := r.NewPersistentInode(ctx, n, n.tree.stable(syscall.S_IFDIR, 1))
@@ -48,25 +48,25 @@ func (r *top) OnAdd(ctx context.Context) {
 	}
 }
 
-// Getattr tells the attributes of the root.
-func (r *top) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	fillTop(out, r.since)
+// Getattr returns the attributes of the root.
+func (r *staticRoot) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	fillRoot(out, r.since)
 	return 0
 }
 
-// fillTop tells the attributes of a root: it is the user's, who may look at it.
-func fillTop(out *fuse.AttrOut, since time.Time) {
+// fillRoot sets the attributes of a root directory, which this user owns and everybody may read.
+func fillRoot(out *fuse.AttrOut, since time.Time) {
 	out.Mode = syscall.S_IFDIR | 0o500
-	out.Nlink = 1 // says nothing about how many directories there are
+	out.Nlink = 1 // 1: the number of directories is unknown
 	out.Uid, out.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
 	out.SetTimes(&since, &since, &since)
 }
 
-// selfName is the link to a process's own tree.
+// selfName is the link to the tree of the calling process.
 const selfName = "self"
 
-// changing is the root directory of a view whose trees come to be.
-type changing struct {
+// dynamicRoot is the root directory of a view with a varying set of trees.
+type dynamicRoot struct {
 	fs.Inode
 	trees Trees
 	since time.Time
@@ -76,10 +76,10 @@ var _ interface {
 	fs.NodeLookuper
 	fs.NodeReaddirer
 	fs.NodeGetattrer
-} = (*changing)(nil)
+} = (*dynamicRoot)(nil)
 
 // Lookup finds a tree, or the link to that of the caller.
-func (r *changing) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+func (r *dynamicRoot) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	if known := r.GetChild(name); known != nil {
 		attr := fuse.AttrOut{}
 		errno := known.Operations().(fs.NodeGetattrer).Getattr(ctx, nil, &attr)
@@ -106,7 +106,7 @@ func (r *changing) Lookup(ctx context.Context, name string, out *fuse.EntryOut) 
 }
 
 // Readdir lists the trees.
-func (r *changing) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
+func (r *dynamicRoot) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	list := []fuse.DirEntry{{Name: selfName, Mode: syscall.S_IFLNK}}
 	for _, name := range r.trees.Names() {
 		list = append(list, fuse.DirEntry{Name: name, Mode: syscall.S_IFDIR})
@@ -114,16 +114,16 @@ func (r *changing) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	return fs.NewListDirStream(list), 0
 }
 
-// Getattr tells the attributes of the root.
-func (r *changing) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	fillTop(out, r.since)
+// Getattr returns the attributes of the root.
+func (r *dynamicRoot) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	fillRoot(out, r.since)
 	return 0
 }
 
-// self is the link that leads each process to its own tree, as /proc/self does.
+// self is a symbolic link that each process sees with its own tree as the target, like /proc/self.
 type self struct {
 	fs.Inode
-	root *changing
+	root *dynamicRoot
 }
 
 var _ interface {
@@ -131,7 +131,7 @@ var _ interface {
 	fs.NodeGetattrer
 } = (*self)(nil)
 
-// Readlink returns the name of the tree of who asks.
+// Readlink returns the name of the caller's tree.
 func (s *self) Readlink(ctx context.Context) ([]byte, syscall.Errno) {
 	caller, ok := fuse.FromContext(ctx)
 	if !ok {
@@ -144,9 +144,9 @@ func (s *self) Readlink(ctx context.Context) ([]byte, syscall.Errno) {
 	return []byte(name), 0
 }
 
-// Getattr tells the attributes of the link.
+// Getattr returns the attributes of the link.
 func (s *self) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	fillTop(out, s.root.since)
+	fillRoot(out, s.root.since)
 	out.Mode = syscall.S_IFLNK | 0o777
 	return 0
 }

@@ -30,39 +30,40 @@ import (
 	"nvmecr/posixshim"
 )
 
-// maxWrite is the size of the largest request to write, the most that Linux and the library take.
+// maxWrite is the size of the largest write request, the maximum of Linux and of the FUSE library.
 const maxWrite = 1 << 20
 
 // A Tree is a directory of a view.
 type Tree struct {
-	Name    string // of the directory; "" for a view's only tree, which is at its root
+	Name    string // name of the directory; "" for the only tree of a view, which is at the root
 	Process *posixshim.Process
-	// Number tells the inodes of several trees apart: 1 to maxNumber, of each tree another one. Of the only tree it is 0.
+	// Number distinguishes the inodes of several trees: each tree has another number from 1 to maxNumber. The only
+	// tree of a view has 0.
 	Number uint64
 }
 
 // maxNumber is the greatest number of a tree.
 const maxNumber = 1<<(64-treeShift) - 1
 
-// Trees are those of a view whose trees come to be while it is mounted. Both are called for each name that the
-// kernel looks up, at once.
+// Trees are the trees of a view that can grow while it is mounted. The functions are called concurrently, for each
+// name that the kernel looks up.
 type Trees struct {
-	// Tree returns the tree of a name, always the same; false if there is none.
+	// Tree returns the tree of a name, always the same one; false if there is none.
 	Tree func(name string) (Tree, bool)
 	// Self returns the name of the tree of a process or thread, which the symbolic link "self" leads to.
 	Self func(pid int) (name string, err error)
-	// Names lists the trees, "self" not among them.
+	// Names lists the trees, without "self".
 	Names func() []string
 }
 
-// Options say how a view is mounted.
+// Options are the options of a mount.
 type Options struct {
-	// ReadOnly has the kernel refuse all changes (EROFS).
+	// ReadOnly makes the kernel refuse all changes (EROFS).
 	ReadOnly bool
-	// AllowOther lets processes of other users in, who have the rights that the modes of the files
-	// give them. It takes root, or user_allow_other in /etc/fuse.conf.
+	// AllowOther lets other users access the files, as the modes of the files permit. It requires root, or
+	// user_allow_other in /etc/fuse.conf.
 	AllowOther bool
-	// Logf tells of a call that has panicked, which is EIO. nil: the default logger does.
+	// Logf reports a call that has panicked and returned EIO. nil is the default logger.
 	Logf func(format string, args ...any)
 }
 
@@ -72,8 +73,8 @@ type View struct {
 	dir    string
 }
 
-// Mount mounts a view of trees at dir, an existing directory. It calls mount(2), or where that is not permitted
-// fusermount3. The error names dir.
+// Mount mounts a view of trees at dir, an existing directory. It calls mount(2), or fusermount3 if that is not
+// permitted. The error names dir.
 func Mount(dir string, trees []Tree, o Options) (*View, error) {
 	root, err := newRoot(trees)
 	if err != nil {
@@ -82,9 +83,9 @@ func Mount(dir string, trees []Tree, o Options) (*View, error) {
 	return mount(dir, root, o)
 }
 
-// MountTrees mounts a view of trees that come to be while it is mounted.
+// MountTrees mounts a view of trees that can grow while it is mounted.
 func MountTrees(dir string, trees Trees, o Options) (*View, error) {
-	return mount(dir, &changing{trees: trees, since: time.Now()}, o)
+	return mount(dir, &dynamicRoot{trees: trees, since: time.Now()}, o)
 }
 
 func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
@@ -115,8 +116,9 @@ func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
 			return fuse.EIO
 		}
 	}
-	// Not fs.Mount, nor WaitMount, which open a file of the view: a server that is killed while it waits for itself never ends, and the
-	// view hangs for all. What is asked before the server runs waits in the kernel.
+	// fs.Mount and WaitMount are not used because they open a file of the view: a server that is killed while it
+	// waits for itself never ends, and the view hangs for everybody. Requests that arrive before the server runs wait
+	// in the kernel.
 	server, err := fuse.NewServer(fs.NewNodeFS(root, fo), dir, &fo.MountOptions)
 	if err != nil {
 		return nil, fmt.Errorf("mounting a view at %s by FUSE: %w", dir, err)
@@ -131,10 +133,11 @@ func (v *View) Dir() string { return v.dir }
 // Wait returns when the view has been unmounted, by Close or by umount(8).
 func (v *View) Wait() { v.server.Wait() }
 
-// Detach unmounts the view now. Who has a file of it open, or is in it, finds it gone when this process ends.
+// Detach unmounts the view at once. Processes that have a file of it open, or their working directory in it, can use
+// it until this process ends.
 func (v *View) Detach() error { return Detach(v.dir) }
 
-// Detach unmounts what is mounted at dir, also a view whose process was killed.
+// Detach unmounts the view at dir, also one whose process was killed.
 func Detach(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err == unix.EPERM {
@@ -149,7 +152,7 @@ func Detach(dir string) error {
 	return nil
 }
 
-// Close unmounts the view. EBUSY if a process has a file of it open, or is in it.
+// Close unmounts the view. It fails with EBUSY if a process has a file of it open, or its working directory in it.
 func (v *View) Close() error {
 	if err := v.server.Unmount(); err != nil {
 		return fmt.Errorf("unmounting the view: %w", err)

@@ -20,7 +20,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// newProcess makes one with an empty file system in memory.
+// newProcess returns a process with an empty file system in memory.
 func newProcess(t *testing.T) *posixshim.Process {
 	ctx := context.Background()
 	dev, err := memdev.New(64*nvmf.MiB, 4096, memdev.Options{})
@@ -38,8 +38,8 @@ func newProcess(t *testing.T) *posixshim.Process {
 	return p
 }
 
-// newView mounts a view that is gone at the end of the test, or skips the test where there is no FUSE. The test
-// itself must touch nothing of it, since the view's server is in the same process.
+// newView mounts a view until the end of the test, or skips the test if there is no FUSE. The test itself must not
+// use the view, since the server of the view is in the same process.
 func newView(t *testing.T, mount func(dir string) (*View, error)) *View {
 	dir := t.TempDir()
 	v, err := mount(dir)
@@ -47,14 +47,14 @@ func newView(t *testing.T, mount func(dir string) (*View, error)) *View {
 		t.Skipf("no FUSE here: %v", err)
 	}
 	t.Cleanup(func() {
-		_ = v.Detach() // a test may have done it
+		_ = v.Detach() // the test may have unmounted it
 		v.Wait()
 	})
 	assert.Equal(t, dir, v.Dir())
 	return v
 }
 
-// sh runs a script in the root of a view, and returns all that it says.
+// sh runs a script in the root of a view and returns its output.
 func sh(v *View, script string) string {
 	out, err := exec.Command("sh", "-c", `cd "$0" && { `+script+"\n}", v.Dir()).CombinedOutput()
 	if err != nil {
@@ -63,7 +63,7 @@ func sh(v *View, script string) string {
 	return string(out)
 }
 
-// TestMount: a view has its only tree at its root, and several in directories of their own.
+// TestMount checks that a single tree is at the root of a view, and that several trees are in directories.
 func TestMount(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -92,7 +92,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// TestMountRefused: what cannot be mounted is an error that says where.
+// TestMountRefused checks that mount errors name the directory.
 func TestMountRefused(t *testing.T) {
 	p := newProcess(t)
 	_, err := Mount(t.TempDir(), []Tree{{Process: p}, {Name: "b", Process: p}}, Options{})
@@ -104,7 +104,7 @@ func TestMountRefused(t *testing.T) {
 	assert.ErrorContains(t, Detach(dir), dir)
 }
 
-// TestMountTrees: a tree is there once its name is looked up, and self is that of who asks.
+// TestMountTrees checks that looking up a name creates its tree, and that self is the tree of the caller.
 func TestMountTrees(t *testing.T) {
 	p := newProcess(t)
 	var unknown atomic.Bool
@@ -127,7 +127,7 @@ func TestMountTrees(t *testing.T) {
 	assert.Contains(t, sh(v, "LC_ALL=C cat self/f"), "No such file or directory")
 }
 
-// TestCalls makes calls of the kernel's on a tree, and on files that have lost their names.
+// TestCalls makes system calls on a tree, and on unlinked files.
 func TestCalls(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -149,7 +149,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestDetach: a view that is in use is busy for Close and goes at once by Detach, and who has a file of it open goes on.
+// TestDetach checks that Close fails with EBUSY while a view is in use, and that Detach unmounts it and leaves open
+// files usable.
 func TestDetach(t *testing.T) {
 	v := newView(t, func(dir string) (*View, error) { return Mount(dir, []Tree{{Process: newProcess(t)}}, Options{}) })
 	user := exec.Command("sh", "-c", `exec 3> "$0/f"; echo open; read go; echo x >&3 && echo written`, v.Dir())

@@ -30,7 +30,7 @@ import (
 	"nvmecr/balancer"
 )
 
-// ErrNoMPI: this build has no MPI, or the application has not initialised it.
+// ErrNoMPI means that this build has no MPI, or that the application has not initialised it.
 var ErrNoMPI = errors.New("MPI is not initialised")
 
 // A Job has the communicators of the application's job, and the rank of this process in them.
@@ -39,7 +39,7 @@ type Job struct {
 	// SharedRank and SharedSize are rank and size in MPI_COMM_CR, the
 	// communicator of the ranks that share this rank's namespace.
 	SharedRank, SharedSize int
-	// Plan maps the ranks to targets. A plan by hosts that was given to Join has become one by ranks.
+	// Plan maps the ranks to targets. Join converts a plan by hosts to one by ranks.
 	Plan balancer.Plan
 
 	comms comms
@@ -62,11 +62,11 @@ type Disagreement struct {
 	Rank  int           // the rank that failed; the lowest one if several did
 	Errno syscall.Errno // of its error; EIO if that has no errno
 	Cause string        // the text of its error, at most maxCause bytes
-	// Mine says that this process is that rank, which is the one to report the error.
+	// Mine is true on the rank that failed, which reports the error.
 	Mine bool
 }
 
-// Error gives the cause, and the rank it comes from.
+// Error returns the cause and the rank.
 func (d *Disagreement) Error() string {
 	return fmt.Sprintf("rank %d: %s", d.Rank, d.Cause)
 }

@@ -19,7 +19,7 @@ import (
 type comms struct {
 	world *mpi.Communicator
 	cr    *mpi.Communicator // MPI_COMM_CR
-	first int               // its rank 0, in the world
+	first int               // rank 0 of cr, as a rank of MPI_COMM_WORLD
 }
 
 // Join finds this process's place in MPI_COMM_WORLD and creates MPI_COMM_CR:
@@ -33,7 +33,7 @@ func Join(plan balancer.Plan, targets int, host string) (job *Job, err error) {
 	if !mpi.IsOn() {
 		return nil, ErrNoMPI
 	}
-	// gompi panics when the library does not tell its largest tag.
+	// gompi panics if the MPI library does not return its largest tag.
 	defer func() {
 		if p := recover(); p != nil {
 			job, err = nil, fmt.Errorf("MPI communicator: %v", p)
@@ -55,7 +55,7 @@ func Join(plan balancer.Plan, targets int, host string) (job *Job, err error) {
 	return job, nil
 }
 
-// findHosts makes the job's plan by hosts one for its ranks.
+// findHosts exchanges the hosts of all ranks, and converts a plan by hosts to one by ranks.
 func (j *Job) findHosts(host string) error {
 	own, err := j.Plan.Host(host)
 	if err := j.Agree(err); err != nil {
@@ -87,7 +87,7 @@ func sharers(plan balancer.Plan, rank, size, targets int) ([]int, error) {
 	return mapping.Ranks(home[0].Target), nil
 }
 
-// agree: see Job.Agree. The lowest failed rank wins.
+// agree implements Job.Agree. Of several failed ranks the lowest one is reported.
 func (c *comms) agree(rank int, mine error) error {
 	// Values stay below 1<<63: OpMin was seen to compare them as signed numbers.
 	const none = uint64(math.MaxInt64)
@@ -104,14 +104,14 @@ func (c *comms) agree(rank int, mine error) error {
 	return c.broadcast(int(lowest[0]), rank, mine)
 }
 
-// Who waits for the rank that formats looks this often: it sleeps in between, and leaves the
-// processor to that rank and to a target of this host, where a collective call would spin.
+// A rank that waits for the formatting rank polls at this interval and sleeps in between. A collective call would
+// spin, and take the processor from that rank and from a target on this host.
 const (
 	firstPause = 50 * time.Microsecond
 	maxPause   = 2 * time.Millisecond
 )
 
-// formatted: see Job.Formatted.
+// formatted implements Job.Formatted.
 func (c *comms) formatted(mine error) error {
 	const lowest, tag = 0, 0
 	if c.cr.Rank() == lowest {
@@ -135,7 +135,7 @@ func (c *comms) formatted(mine error) error {
 	return decode(words, c.first)
 }
 
-// broadcast hands the error of rank root of the world to all.
+// broadcast sends the error of rank root of MPI_COMM_WORLD to all ranks.
 func (c *comms) broadcast(root, rank int, mine error) error {
 	words := encode(mine)
 	c.world.BcastUint64s(words, root)
@@ -144,8 +144,7 @@ func (c *comms) broadcast(root, rank int, mine error) error {
 	return d
 }
 
-// encode returns an error as a message, whose size is fixed: errno, or 0 for no error, the length of
-// the text, the text.
+// encode returns an error as a message of fixed size: errno, or 0 for no error; the length of the text; the text.
 func encode(err error) []uint64 {
 	buf := make([]byte, 16+maxCause)
 	if err != nil {
@@ -159,7 +158,7 @@ func encode(err error) []uint64 {
 	return words
 }
 
-// decode returns the error in a message, which is that of a rank.
+// decode returns the error in a message from a rank.
 func decode(words []uint64, rank int) *Disagreement {
 	buf := make([]byte, 0, 8*len(words))
 	for _, w := range words[2:] {

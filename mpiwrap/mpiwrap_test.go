@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// flavour is an MPI to test with.
-type flavour struct {
+// implementation is an MPI implementation to test with.
+type implementation struct {
 	tag      string
 	launcher []string
-	env      func(t *testing.T) []string // to build with
+	env      func(t *testing.T) []string // to build the test program
 }
 
-var flavours = []flavour{
+var flavours = []implementation{
 	{
 		tag:      "openmpi",
 		launcher: []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "4"},
@@ -38,7 +38,7 @@ var flavours = []flavour{
 	},
 }
 
-// The same program under each MPI: four ranks join, agree, disagree and agree.
+// TestUnderMPI runs a program of four ranks with each MPI: they join, agree, disagree and agree again.
 func TestUnderMPI(t *testing.T) {
 	for _, f := range flavours {
 		t.Run(f.tag, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestUnderMPI(t *testing.T) {
 			for _, c := range []struct {
 				plan    string
 				targets int
-				shared  []string // of each rank in its MPI_COMM_CR
-				lowest  []int    // rank of that
+				shared  []string // rank and size in MPI_COMM_CR, for each rank
+				lowest  []int    // lowest rank of each MPI_COMM_CR
 			}{
 				{"", 1, []string{"0 of 4", "1 of 4", "2 of 4", "3 of 4"}, []int{0, 0, 0, 0}},
 				{"", 3, []string{"0 of 2", "0 of 1", "0 of 1", "1 of 2"}, []int{0, 1, 2, 0}},
@@ -64,7 +64,7 @@ func TestUnderMPI(t *testing.T) {
 			} {
 				run := exec.Command(f.launcher[0], append(f.launcher[1:], program)...)
 				run.Env = append(os.Environ(), fmt.Sprintf("MPIWRAP_TEST_TARGETS=%d", c.targets), "MPIWRAP_TEST_PLAN="+c.plan)
-				var said strings.Builder // by the launcher, which warns of this and that
+				var said strings.Builder // messages of the launcher
 				run.Stderr = &said
 				text, err := run.Output()
 				require.NoError(t, err, "%s%s", text, &said)

@@ -16,8 +16,8 @@ import (
 	"nvmecr/balancer"
 )
 
-// Under a launcher the test program is an MPI application, which initialises
-// MPI itself; its lines are what TestUnderMPI compares.
+// Under a launcher the test program is an MPI application, which initialises MPI itself. TestUnderMPI compares its
+// output.
 func TestMain(m *testing.M) {
 	if os.Getenv("MPIWRAP_TEST_TARGETS") == "" {
 		os.Exit(m.Run())
@@ -37,13 +37,13 @@ func TestMain(m *testing.M) {
 	mpi.Start(false)
 	var out strings.Builder
 	application(&out, plan, targets)
-	// One write per rank, so that lines do not mix.
+	// One write per rank, so that the lines of ranks do not mix.
 	_, _ = os.Stdout.WriteString(out.String())
 	mpi.Stop()
 	os.Exit(0)
 }
 
-// host is where a rank says it runs: ranks 0 and 2 on a, 1 and 3 on b.
+// host returns the host name that a rank claims: ranks 0 and 2 are on a, 1 and 3 on b.
 func host() string {
 	for _, name := range []string{"OMPI_COMM_WORLD_RANK", "PMI_RANK"} {
 		if rank, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -75,7 +75,7 @@ func application(out *strings.Builder, plan balancer.Plan, targets int) {
 		mine = errors.New("without an errno")
 	}
 	report(out, job, job.Agree(mine))
-	// What the lowest rank of each namespace has to say gets to those that share it.
+	// Ranks that share a namespace get the result of its lowest rank.
 	fmt.Fprintf(out, "%d formatted: %v\n", job.Rank, job.Formatted(nil))
 	mine = errors.New("of no matter")
 	if job.SharedRank == 0 {
@@ -84,10 +84,10 @@ func application(out *strings.Builder, plan balancer.Plan, targets int) {
 	err = job.Formatted(mine)
 	fmt.Fprintf(out, "%d not formatted: %v, %v\n", job.Rank, err, errors.Is(err, syscall.ENOSPC))
 
-	// A plan that cannot place them is told by one of them.
+	// One rank reports that the plan cannot place the ranks.
 	_, err = Join(balancer.List([]int{0, 0, 7}), targets, host())
 	report(out, job, err)
-	// The communicators still work, for us and for the application.
+	// The communicators still work, for the runtime and for the application.
 	fmt.Fprintf(out, "%d all well again: %v\n", job.Rank, job.Agree(nil))
 	mpi.NewCommunicator(nil).Barrier()
 }

@@ -23,26 +23,26 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// treeIndex is the index of the job's tree (docs/dev/tree.md): in a run with one tree it is in the server of the host of `nvmecr run`. It
-// has the singleton partition from the first connection to the end.
+// treeIndex serves the index of the job's tree (docs/dev/tree.md). In a run with one tree, the server on the host of
+// `nvmecr run` has it. From the first connection until Close it holds the singleton partition.
 type treeIndex struct {
 	listen  []net.Listener
 	pending sync.WaitGroup
-	others  atomic.Int32 // connections of other processes
+	others  atomic.Int32 // number of connections
 
-	connecting sync.Mutex // guards what follows
+	connecting sync.Mutex // guards the fields below
 	conns      map[net.Conn]struct{}
 	ending     bool
 
-	mu     sync.Mutex // held while the partition is opened, and by Close
+	mu     sync.Mutex // also held while the partition is opened or closed
 	closed bool
 	index  *index.Index // nil until the first connection
 	part   *store.Partition
 	views  *store.Views
 }
 
-// ServeTree begins to take connections to the index of the job's tree: of processes of this host, and at others, which may be nil, of
-// those that know the secret of the run. It is called once, before Close, by the caller of TakeOver.
+// ServeTree begins to accept connections to the index of the job's tree: of processes of this host, and at others,
+// which may be nil, of processes that know the secret of the run. It is called once, after TakeOver and before Close.
 func (s *Server) ServeTree(others net.Listener) error {
 	if err := shortenSlices(); err != nil {
 		s.info("the job's files: the index may answer late where the processors are busy: %v", err)
@@ -52,10 +52,10 @@ func (s *Server) ServeTree(others net.Listener) error {
 		return err
 	}
 	s.index.listen = append(s.index.listen, here)
-	s.index.pending.Go(func() { s.acceptTree(here, s.serveHere) })
+	s.index.pending.Go(func() { s.acceptTree(here, s.serveLocal) })
 	if others != nil {
 		s.index.listen = append(s.index.listen, others)
-		s.index.pending.Go(func() { s.acceptTree(others, s.serveOther) })
+		s.index.pending.Go(func() { s.acceptTree(others, s.serveRemote) })
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (s *Server) acceptTree(listen net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// enter takes note of a connection, or closes it where all end.
+// enter registers a connection, or closes it if the server is closing.
 func (t *treeIndex) enter(conn net.Conn) bool {
 	t.connecting.Lock()
 	defer t.connecting.Unlock()
@@ -100,7 +100,8 @@ func (t *treeIndex) leave(conn net.Conn) {
 	delete(t.conns, conn)
 }
 
-// closeConns closes the connections that the index does not have: some may say nothing, and be waited for.
+// closeConns closes the connections that are not yet passed to the index: Close must not wait for a client that sends
+// nothing.
 func (t *treeIndex) closeConns() {
 	t.connecting.Lock()
 	defer t.connecting.Unlock()
@@ -110,8 +111,8 @@ func (t *treeIndex) closeConns() {
 	}
 }
 
-// serveHere serves one connection, if it is a process of this user.
-func (s *Server) serveHere(conn net.Conn) {
+// serveLocal serves one connection of this host, if the peer is a process of this user.
+func (s *Server) serveLocal(conn net.Conn) {
 	cred, err := peerOf(conn.(*net.UnixConn))
 	if err != nil || int(cred.Uid) != os.Geteuid() {
 		_ = conn.Close()
@@ -123,29 +124,29 @@ func (s *Server) serveHere(conn net.Conn) {
 	}
 	who := fmt.Sprintf("process %d", cred.Pid)
 	window, err := owner.ShareWindow(conn.(*net.UnixConn), wire.MaxData)
-	if err != nil { // it has gone
+	if err != nil { // the peer has ended
 		_ = conn.Close()
 		return
 	}
-	s.serveTree(ofProcess(conn, int(cred.Pid)), window, who)
+	s.serveTree(bindToProcess(conn, int(cred.Pid)), window, who)
 	if err := owner.CloseWindow(window); err != nil {
 		s.logf("index of the tree: memory to share with %s: %v", who, err)
 	}
 }
 
-// introduction is how long a process of another host may take to prove that it is of the run.
-var introduction = 10 * time.Second
+// authTimeout is how long a process of another host may take to prove that it belongs to the run.
+var authTimeout = 10 * time.Second
 
-// serveOther serves one connection of another host, if it is a process of the run.
-func (s *Server) serveOther(conn net.Conn) {
+// serveRemote serves one connection of another host, if the peer proves that it belongs to the run.
+func (s *Server) serveRemote(conn net.Conn) {
 	secret := wire.Secret(s.cfg.IndexSecret)
-	_ = conn.SetDeadline(time.Now().Add(introduction))
-	if secret.Challenge(conn) != nil { // any user can connect: no message
+	_ = conn.SetDeadline(time.Now().Add(authTimeout))
+	if secret.Challenge(conn) != nil { // no message: any user of the network can connect
 		_ = conn.Close()
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if err := hearOfLoss(conn.(*net.TCPConn), s.cfg.Timeout); err != nil {
+	if err := enableKeepalive(conn.(*net.TCPConn), s.cfg.Timeout); err != nil {
 		s.logf("the end of another host of the job may be noticed late: %v", err)
 	}
 	s.index.others.Add(1)
@@ -153,10 +154,11 @@ func (s *Server) serveOther(conn net.Conn) {
 	s.serveTree(conn, nil, "a process of "+conn.RemoteAddr().String())
 }
 
-// hearOfLoss has a connection end some time after the other host has vanished, whether there is something to send or not.
-func hearOfLoss(conn *net.TCPConn, patience time.Duration) error {
+// enableKeepalive makes a connection fail after a time-out when the other host has vanished, whether or not data is
+// in flight.
+func enableKeepalive(conn *net.TCPConn, patience time.Duration) error {
 	const probes = 3
-	every := max(patience/(1+probes), time.Second) // the kernel counts in seconds
+	every := max(patience/(1+probes), time.Second) // in whole seconds
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -193,17 +195,18 @@ func peerOf(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 // refuse answers the first request of a connection with an error.
 func refuse(conn net.Conn, err error) {
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(introduction))
+	_ = conn.SetDeadline(time.Now().Add(authTimeout))
 	peer := wire.NewPeer(conn)
 	if _, gone := peer.Next(); gone == nil {
 		_ = peer.Answer(err, nil, nil) // the client may be gone
 	}
 }
 
-// reopenPause is between two attempts to open the index.
+// reopenPause is the pause between two attempts to open the index.
 const reopenPause = 100 * time.Millisecond
 
-// awaitTree opens the index. A target that cannot be reached is waited for: it was there when nvmecr run looked.
+// awaitTree opens the index. While a target cannot be reached it tries again: nvmecr run has reached all targets
+// before the job.
 func (s *Server) awaitTree() (*index.Index, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		x, err := s.openTree()
@@ -213,7 +216,7 @@ func (s *Server) awaitTree() (*index.Index, error) {
 	}
 }
 
-// openTree opens the index, once.
+// openTree makes one attempt to open the index.
 func (s *Server) openTree() (_ *index.Index, err error) {
 	defer panics.Contain("the opening of the job's index", &err)
 	t := &s.index
@@ -260,7 +263,7 @@ func (s *Server) openTree() (_ *index.Index, err error) {
 	return t.index, nil
 }
 
-// info tells what is of interest where --log=info asks for it.
+// info logs a message at the level --log=info.
 func (s *Server) info(format string, args ...any) {
 	if s.cfg.Log == config.LogInfo {
 		s.logf("%s", fmt.Sprintf(format, args...))

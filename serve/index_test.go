@@ -11,16 +11,16 @@ import (
 	"nvmecr/internal/config"
 )
 
-// The end does not wait for who has connected and says nothing.
+// TestCloseEndsSilentConnections checks that Close does not wait for a client that sends nothing.
 func TestCloseEndsSilentConnections(t *testing.T) {
-	before := introduction
-	introduction = time.Hour
-	defer func() { introduction = before }()
+	before := authTimeout
+	authTimeout = time.Hour
+	defer func() { authTimeout = before }()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &Server{cfg: config.Default()}
 	s.index.listen = append(s.index.listen, l)
-	s.index.pending.Go(func() { s.acceptTree(l, s.serveOther) })
+	s.index.pending.Go(func() { s.acceptTree(l, s.serveRemote) })
 	conn, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()

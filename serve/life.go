@@ -8,25 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A life is a connection of a process of this host. It ends with the process, though a child of that may have a copy of the socket.
-type life struct {
+// A processConn is a connection that ends with its process, even if a child of the process has a copy of the socket.
+type processConn struct {
 	net.Conn
 	process *os.File // a pidfd
 }
 
-// ofProcess makes a connection end with the process of a number. Where the end of the process cannot be watched the connection stays as it is.
-func ofProcess(conn net.Conn, pid int) net.Conn {
+// bindToProcess makes a connection end with the process pid. If the end of that process cannot be watched, it returns
+// conn.
+func bindToProcess(conn net.Conn, pid int) net.Conn {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return conn // the process has ended, and a connection that has not is a child's; or the kernel is an old one
+		return conn // the process has ended and a child has the socket, or the kernel has no pidfd_open
 	}
-	l := &life{conn, os.NewFile(uintptr(fd), "pidfd")}
+	l := &processConn{conn, os.NewFile(uintptr(fd), "pidfd")}
 	go l.watch()
 	return l
 }
 
-// watch closes the connection at the end of the process. It returns when it is closed, too.
-func (l *life) watch() {
+// watch closes the connection at the end of the process. It also returns when the connection is closed.
+func (l *processConn) watch() {
 	raw, err := l.process.SyscallConn()
 	if err == nil {
 		err = raw.Read(func(fd uintptr) bool { return readable(fd) })
@@ -36,8 +37,8 @@ func (l *life) watch() {
 	}
 }
 
-// Ended says whether the process has ended: it is true before its parent hears of that.
-func (l *life) Ended() (ended bool) {
+// Ended reports whether the process has ended. It is true before the parent of the process is notified.
+func (l *processConn) Ended() (ended bool) {
 	raw, err := l.process.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { ended = readable(fd) })
@@ -50,4 +51,4 @@ func readable(fd uintptr) bool {
 	return n > 0
 }
 
-func (l *life) Close() error { return errors.Join(l.process.Close(), l.Conn.Close()) }
+func (l *processConn) Close() error { return errors.Join(l.process.Close(), l.Conn.Close()) }

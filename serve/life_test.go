@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair is a connection, and its other end.
+// pair returns a connection and its other end.
 func pair(t *testing.T) (here net.Conn, there *os.File) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -26,13 +26,13 @@ func pair(t *testing.T) (here net.Conn, there *os.File) {
 	return here, there
 }
 
-// A connection ends with its process, though somebody else has the socket, too.
+// TestLife checks that a connection ends with its process, although another process has the socket, too.
 func TestLife(t *testing.T) {
 	sleep := exec.Command("sleep", "1000")
 	require.NoError(t, sleep.Start())
 	defer func() { _ = sleep.Wait() }()
 	here, there := pair(t)
-	l := ofProcess(here, sleep.Process.Pid).(*life)
+	l := bindToProcess(here, sleep.Process.Pid).(*processConn)
 	assert.False(t, l.Ended())
 	_, err := there.WriteString("request")
 	require.NoError(t, err)
@@ -49,15 +49,15 @@ func TestLife(t *testing.T) {
 	assert.ErrorIs(t, err, io.EOF)
 }
 
-// What is closed before the process ends is closed for good, and so is one whose process nobody knows.
+// TestLifeCloses closes a connection before its process ends, and one whose process cannot be watched.
 func TestLifeCloses(t *testing.T) {
 	here, there := pair(t)
-	l := ofProcess(here, os.Getpid())
+	l := bindToProcess(here, os.Getpid())
 	require.NoError(t, l.Close())
 	_, err := there.Read(make([]byte, 1))
 	assert.ErrorIs(t, err, io.EOF)
 	here, _ = pair(t)
-	assert.Equal(t, here, ofProcess(here, 0))
+	assert.Equal(t, here, bindToProcess(here, 0))
 	require.NoError(t, here.Close())
 }
 
@@ -72,7 +72,7 @@ func TestHearOfLoss(t *testing.T) {
 	conn, err := l.Accept()
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, hearOfLoss(conn.(*net.TCPConn), 8*time.Second))
+	require.NoError(t, enableKeepalive(conn.(*net.TCPConn), 8*time.Second))
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	for option, want := range map[int]int{

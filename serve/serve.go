@@ -27,7 +27,7 @@ import (
 
 // A Server serves the processes of a run on this host.
 type Server struct {
-	// Copy is index.Options.Copy, of the job's tree. It is set before ServeTree; nil: there are no copies.
+	// Copy is passed to the index as index.Options.Copy; nil if there are no copies. It is set before ServeTree.
 	Copy func(path string, size int64, modified time.Time, b []byte, off int64) error
 
 	cfg  *config.Config
@@ -41,7 +41,7 @@ type Server struct {
 	index     treeIndex
 }
 
-// New returns a server for the run that cfg is of. Nothing is opened yet. logf tells the user something, on one line.
+// New returns a server for the run of cfg. It opens nothing yet. logf prints a message to the user, on one line.
 func New(cfg *config.Config, logf func(format string, args ...any)) *Server {
 	return &Server{cfg: cfg, logf: logf, processes: make(map[store.Proc]*posixshim.Process)}
 }
@@ -73,7 +73,7 @@ func (s *Server) Process(proc store.Proc) *posixshim.Process {
 	return p
 }
 
-// Close ends all use of the store. Files of a view that are still open fail from then on.
+// Close closes the store and all views. Calls on files of a view that are still open fail from then on.
 func (s *Server) Close() error {
 	s.takeovers.close()
 	s.mu.Lock()

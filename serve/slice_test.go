@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Threads that are there, and those that they start, get short slices.
+// TestShortenSlices checks the time slices of existing threads and of threads that these start.
 func TestShortenSlices(t *testing.T) {
 	first, err := unix.SchedGetAttr(0, 0)
 	require.NoError(t, err)
@@ -20,7 +20,7 @@ func TestShortenSlices(t *testing.T) {
 	slices := make(chan uint64)
 	for range 20 {
 		go func() {
-			runtime.LockOSThread() // which ends with the goroutine
+			runtime.LockOSThread() // the thread ends with the goroutine
 			a, err := unix.SchedGetAttr(0, 0)
 			assert.NoError(t, err)
 			slices <- a.Runtime

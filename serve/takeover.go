@@ -20,26 +20,26 @@ import (
 	"nvmecr/posixshim"
 )
 
-// takeovers are the processes that this one goes on for.
+// takeovers are the open files that ended processes have handed over.
 type takeovers struct {
 	listen  *owner.HandoverListener
 	pending sync.WaitGroup
-	taking  atomic.Int32 // what is being handed over now
+	taking  atomic.Int32 // number of handovers in progress
 }
 
-// TakeOver begins to take over what processes of the run have open that end, or execute a program, while others have
-// files of them. It is called once, before Close.
+// TakeOver begins to accept handovers: a process that ends or calls exec hands over the open files that it shares
+// with other processes. It is called once, before Close.
 func (s *Server) TakeOver() error {
 	listen, err := owner.ListenForHandovers(store.LockGroup(s.cfg.Run))
 	if err != nil {
-		return fmt.Errorf("socket for what processes hand over: %w", err)
+		return fmt.Errorf("socket for handovers of open files: %w", err)
 	}
 	s.takeovers.listen = listen
 	s.takeovers.pending.Go(func() { s.accept(listen) })
 	return nil
 }
 
-// Idle says that no process has files or connections here, and that no handover is under way.
+// Idle reports whether no process has files or connections in this server, and no handover is in progress.
 func (s *Server) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *Server) Idle() bool {
 	return s.takeovers.taking.Load() == 0 && s.index.others.Load() == 0
 }
 
-// close waits until what is being handed over has been.
+// close waits until the handovers in progress have ended.
 func (h *takeovers) close() {
 	if h.listen != nil {
 		_ = h.listen.Close()
@@ -59,7 +59,7 @@ func (h *takeovers) close() {
 	h.pending.Wait()
 }
 
-// acceptPause is how long a process that is out of descriptors waits.
+// acceptPause is the pause after accept has failed for want of descriptors.
 const acceptPause = 20 * time.Millisecond
 
 func (s *Server) accept(listen *owner.HandoverListener) {
@@ -76,10 +76,10 @@ func (s *Server) accept(listen *owner.HandoverListener) {
 	}
 }
 
-// senderTime is how long the next packet may take: a process sends all of them at once.
-const senderTime = time.Minute
+// packetTimeout is how long the next packet may take. A process sends all its packets at once.
+const packetTimeout = time.Minute
 
-// inherit takes over what one process hands over.
+// receive executes one handover.
 func (s *Server) receive(conn *net.UnixConn) {
 	s.takeovers.taking.Add(1)
 	defer s.takeovers.taking.Add(-1)
@@ -89,12 +89,12 @@ func (s *Server) receive(conn *net.UnixConn) {
 		return
 	}
 	defer file.Close()
-	socket := int(file.Fd()) // which waits from now on
+	socket := int(file.Fd()) // in blocking mode from now on
 	cred, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil || int(cred.Uid) != os.Geteuid() {
 		return
 	}
-	wait := unix.NsecToTimeval(senderTime.Nanoseconds())
+	wait := unix.NsecToTimeval(packetTimeout.Nanoseconds())
 	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return
 	}
@@ -102,7 +102,7 @@ func (s *Server) receive(conn *net.UnixConn) {
 	if err == nil {
 		defer in.Close()
 		err = s.takeOver(in)
-		_ = in.Answer(socket, err) // one that was killed meanwhile needs none
+		_ = in.Answer(socket, err) // fails if the process was killed meanwhile
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.logf("the open files that process %d shared cannot be taken over, and calls on them fail: %v", cred.Pid, err)

@@ -14,14 +14,14 @@ import (
 
 // The view of a run has a tree for each rank on this host, made when a process of it first asks, and a link:
 //
-//	self     to the tree of whoever asks
+//	self     to the tree of the calling process
 //	job      the files of singletons
 //	3of8     what rank 3 of a job of 8 has
 //
 // So self/PATH is, to the kernel, what MOUNT/PATH is to the preloaded library of the same process. Names and numbers
 // are those of store.Proc.Tree.
 
-// Export mounts the view at dir, an existing directory. The error says what is missing: there may be no FUSE here.
+// Export mounts the view at dir, an existing directory. If there is no FUSE, the error says what is missing.
 func (s *Server) Export(dir string) error {
 	view, err := fuseview.MountTrees(dir, fuseview.Trees{Tree: s.tree, Self: s.self, Names: s.names}, fuseview.Options{Logf: s.logf})
 	if err != nil {
@@ -33,9 +33,9 @@ func (s *Server) Export(dir string) error {
 	return nil
 }
 
-// tree returns the tree of a name. Any rank of any job may come to be.
+// tree returns the tree of a name. Every valid name has one, since any rank of any job may start.
 func (s *Server) tree(name string) (fuseview.Tree, bool) {
-	proc, ok := parsePlace(name)
+	proc, ok := parseProcName(name)
 	if !ok {
 		return fuseview.Tree{}, false
 	}
@@ -43,7 +43,7 @@ func (s *Server) tree(name string) (fuseview.Tree, bool) {
 	return fuseview.Tree{Name: name, Process: s.Process(proc), Number: number}, true
 }
 
-// names lists the trees that were looked up.
+// names lists the trees that have been looked up.
 func (s *Server) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *Server) names() []string {
 	return names
 }
 
-// self names the tree of a process: its environment says which rank it has, as it does to the
-// preloaded library. A process that the kernel cannot name here, of another PID namespace, is taken for a singleton.
+// self returns the name of the tree of a process. As in the preloaded library, the environment of the process
+// determines its rank. A process of another PID namespace, whose environment cannot be read, counts as a singleton.
 func (s *Server) self(pid int) (string, error) {
 	if s.cfg.View == config.ViewJob {
 		return procName(store.Proc{Rank: 0, Size: 1}), nil
@@ -78,7 +78,7 @@ func procName(p store.Proc) string {
 	return name
 }
 
-func parsePlace(name string) (store.Proc, bool) {
+func parseProcName(name string) (store.Proc, bool) {
 	if alone := (store.Proc{Rank: 0, Size: 1}); name == procName(alone) {
 		return alone, true
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tick is what a thread sleeps that counts how often it is woken.
+// tick is the sleeping time of the thread that counts its wake-ups.
 const tick = 5 * time.Millisecond
 
 // A Clock goes like any other on an idle machine, and slower the longer its thread has to
@@ -36,5 +36,5 @@ func Start(tb testing.TB) *Clock {
 	return c
 }
 
-// Now returns the time since the start, never more than the wall clock's.
+// Now returns the time since the start, which is never more than the real time.
 func (c *Clock) Now() time.Duration { return time.Duration(c.ticks.Load()) * tick }

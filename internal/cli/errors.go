@@ -12,22 +12,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit statuses of our own. `nvmecr run` otherwise ends with the job's.
+// Exit statuses of nvmecr itself. `nvmecr run` otherwise ends with that of the job.
 const (
-	Failure = 1 // what was asked for could not be done
-	Misuse  = 2 // what was asked for makes no sense
+	Failure = 1 // the request failed
+	Misuse  = 2 // the command line is wrong
 )
 
 // Status is an error that ends the program with that exit status and without a message.
 type Status int
 
-// Error says which status.
+// Error names the status.
 func (e Status) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// UsageError is a command line that makes no sense, for the reason Err.
+// UsageError means that the command line is wrong, for the reason Err.
 type UsageError struct{ Err error }
 
-// Error is what Err says.
+// Error returns the text of Err.
 func (e UsageError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
@@ -40,8 +40,8 @@ func Execute(root *cobra.Command, args []string) int {
 	return Tell(root.Execute(), os.Stderr)
 }
 
-// Tell prints err on stderr, on one line, and returns the exit status for it: that of
-// a Status, which is not printed, Misuse for a UsageError, 0 for nil.
+// Tell prints err on stderr, on one line, and returns the exit status: that of a Status, which is not printed; Misuse
+// for a UsageError; 0 for nil.
 func Tell(err error, stderr io.Writer) int {
 	var code Status
 	if err == nil {
@@ -57,8 +57,7 @@ func Tell(err error, stderr io.Writer) int {
 	return Failure
 }
 
-// OneLine is how an error is told. What a target says may be a part of it: no terminal
-// shall act on that.
+// OneLine formats an error on one line, without control characters: a part of the text may come from a target.
 func OneLine(err error) string {
 	var line strings.Builder
 	for _, c := range strings.ReplaceAll(err.Error(), "\n", "; ") {

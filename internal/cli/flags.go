@@ -14,19 +14,19 @@ import (
 	"nvmecr/internal/config"
 )
 
-// Prepare makes the program root, and all commands below it, tell errors by
-// Execute alone, and take flags that were not given from their variables.
+// Prepare makes the program root, and all commands below it, leave errors to Execute, and read flags that were not
+// given from their variables.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentPreRunE = flagsFromEnv
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		// What package strconv calls it is no news to the user.
+		// The text of package strconv adds nothing for users.
 		text, _, _ := strings.Cut(err.Error(), ": strconv.")
 		return UsageError{fmt.Errorf("%s; see `%s --help`", text, cmd.CommandPath())}
 	})
 }
 
-// Args makes what check complains of a UsageError.
+// Args converts errors of check to a UsageError.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
@@ -44,8 +44,7 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// cobraSays is how the library of the command line tells of too many or too few
-// arguments.
+// cobraSays matches cobra's messages about wrong numbers of arguments.
 var cobraSays = regexp.MustCompile(`^(accepts|requires) .*arg\(s\)|^unknown command .* for "nvmecr .+"`)
 
 func plural(n int) string {
@@ -55,9 +54,8 @@ func plural(n int) string {
 	return "s"
 }
 
-// flagsFromEnv gives flags that were not given the value of the variable that
-// their help names: [NVMECR_FLAG]. Values of a repeatable flag are separated
-// by ';'. The settings take theirs when they are resolved.
+// flagsFromEnv sets flags that were not given to the value of the variable in their help: [NVMECR_FLAG]. Values of a
+// repeatable flag are separated by ';'. Settings are not included; Config.Resolve reads their variables.
 func flagsFromEnv(cmd *cobra.Command, _ []string) error {
 	var errs []error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -13,16 +13,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// LogLevel says what the runtime prints on stderr.
+// LogLevel selects what the runtime prints on stderr.
 type LogLevel string
 
 // The levels, each including the ones before it.
 const (
-	LogError LogLevel = "error" // what makes a call fail
-	LogInfo  LogLevel = "info"  // and what was mounted, waited for, written in the background
+	LogError LogLevel = "error" // errors of calls
+	LogInfo  LogLevel = "info"  // also mounts, waits, and writes in the background
 )
 
-// Driver says what talks to controllers over TCP; over RDMA and PCIe it is SPDK.
+// Driver selects the driver for TCP. RDMA and PCIe always use SPDK.
 type Driver string
 
 // The drivers.
@@ -31,37 +31,37 @@ const (
 	DriverSPDK Driver = "spdk" // if the program was built with it
 )
 
-// Durability says when a write is acknowledged.
+// Durability is the time at which written data is durable.
 type Durability string
 
-// What a write that has returned may rely on.
+// Values of Durability.
 const (
-	DurableWrite Durability = "write" // it survives the process
-	DurableClose Durability = "close" // it does after fsync or close, which also tell of errors
+	DurableWrite Durability = "write" // when the write returns: data survives the process
+	DurableClose Durability = "close" // after fsync or close, which also return errors of writing
 )
 
-// A View says what a process of a job finds under the mount.
+// A View selects the files that a process of a job sees under the mount.
 type View string
 
 // The views.
 const (
-	ViewJob  View = "job"  // one tree, that of all processes of the job
-	ViewRank View = "rank" // the files of its rank
+	ViewJob  View = "job"  // one tree, shared by all processes of the job
+	ViewRank View = "rank" // the files of its own rank
 )
 
-// Copies says which copies of checkpoints a store keeps on other targets: one of these, or shards, as rs:4+2.
+// Copies selects the copies of checkpoints on other targets: one of these values, or shards, such as rs:4+2.
 type Copies string
 
-// The kinds of copies that are whole.
+// Copies of whole files.
 const (
 	CopiesNone    Copies = "none"
-	CopiesPartner Copies = "partner" // a second one, on a target of another failure domain
+	CopiesPartner Copies = "partner" // a second copy, on a target of another failure domain
 )
 
-// MaxShards is the most shards of data and parity that a file is cut into.
+// MaxShards is the maximum number of data and parity shards of a file.
 const MaxShards = 32
 
-// Shards returns how many shards of data and of parity each file is cut into; zeros if it is not.
+// Shards returns the numbers of data and parity shards of each file; zeros if files are not cut.
 func (c Copies) Shards() (data, parity int) {
 	n, _ := fmt.Sscanf(string(c), "rs:%d+%d", &data, &parity)
 	if n != 2 || string(c) != fmt.Sprintf("rs:%d+%d", data, parity) || min(data, parity) < 1 || max(data, parity) >= MaxShards || data+parity > MaxShards {
@@ -70,29 +70,29 @@ func (c Copies) Shards() (data, parity int) {
 	return data, parity
 }
 
-// JobVariable names the store in whose job a process runs. The settings in the
-// environment are then that store's: a command there that is about another
-// store leaves them alone.
+// JobVariable names the store of the job that a process belongs to. The settings in the environment are those of this
+// store: a command about another store ignores them.
 const JobVariable = "NVMECR_JOB"
 
-// RunVariable holds the id of the run a process belongs to, a UUID: by it the
-// targets tell the processes of one run from those of another.
+// RunVariable has the id of the run that a process belongs to, a UUID. Targets distinguish the processes of different
+// runs by it.
 const RunVariable = "NVMECR_RUN"
 
-// ExportVariable holds the directory at which `nvmecr serve` exports the files of the run to the kernel of this host.
+// ExportVariable has the directory at which `nvmecr serve` exports the files of the run by FUSE.
 const ExportVariable = "NVMECR_EXPORT"
 
-// CommandVariable holds the path of nvmecr, which processes of a job start where they need `nvmecr serve` and there is none.
+// CommandVariable has the path of nvmecr. Processes of a job use it to start `nvmecr serve` if there is none on their
+// host.
 const CommandVariable = "NVMECR_COMMAND"
 
-// IndexVariable holds the addresses, "IP:PORT" joined by commas, at which processes on other hosts reach the index of the job's tree, and
-// IndexSecretVariable what they prove to it that they know: 32 bytes, hexadecimal.
+// IndexVariable has the addresses, "IP:PORT" joined by commas, of the index of the job's tree for other hosts.
+// IndexSecretVariable has the secret of the run, 32 bytes in hexadecimal.
 const (
 	IndexVariable       = "NVMECR_INDEX"
 	IndexSecretVariable = "NVMECR_INDEX_SECRET"
 )
 
-// Config holds a value for each setting. The comments name the flag.
+// Config has a value for each setting. The comments name the flag.
 type Config struct {
 	Name      string             // --name: the store, see parttable.CheckName
 	Targets   []nvmf.TransportID // --target, in order; none means the embedded target
@@ -103,7 +103,7 @@ type Config struct {
 	Fresh     bool               // --fresh: start over; for the command only
 	Timeout   time.Duration      // --timeout: for a target or a rank that does not answer
 	Hugeblock nvmf.Bytes         // --hugeblock: unit of allocation, fixed at format
-	HostNQN   string             // --hostnqn: who we are to the targets
+	HostNQN   string             // --hostnqn: NQN by which targets identify this host
 	// --dhchap-secret, --dhchap-ctrl-secret: files, see Secrets
 	Secret, ControllerSecret string
 	TLSKey                   string     // --tls-psk: a file, see TLSPSK
@@ -114,34 +114,33 @@ type Config struct {
 	Durability               Durability // --durability: when a write is acknowledged
 	View                     View       // --view: what a process finds under the mount, fixed at format
 	Log                      LogLevel   // --log
-	Unfenced                 bool       // --unfenced: mount also where an old writer may live
+	Unfenced                 bool       // --unfenced: mount even if an earlier writer may be alive
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
-	Job                      string     // --job-id: of runs that are one; for the command only
-	MaxRanks                 int        // --max-ranks: of the largest program of the job; 0: not known
+	Job                      string     // --job-id: id of several runs that form one job; for the command only
+	MaxRanks                 int        // --max-ranks: ranks of the largest program of the job; 0: unknown
 	Level2                   string     // --level2: an absolute path, or the URL of a bucket; "": none
 	Keep                     string     // --keep: a number, auto, or ""; for the command only
 	MTBF                     string     // --mtbf: a time, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time
-	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
-	Compress                 string     // --compress: how files of --level2 are stored: lz4, zstd or "", as they are
-	Incremental              bool       // --incremental: what consecutive checkpoints of --level2 have in common is stored once
-	Copies                   Copies     // --copies: on other targets
-	CopiesSync               bool       // --copies-sync: each target is mirrored on another one, in place of copies
-	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
+	Level2Pattern            string     // --level2-pattern: checkpoints to copy there; "": all
+	Compress                 string     // --compress: format of files of --level2: lz4, zstd, or "" for none
+	Incremental              bool       // --incremental: equal data of consecutive checkpoints of --level2 is stored once
+	Copies                   Copies     // --copies: copies on other targets
+	CopiesSync               bool       // --copies-sync: each target is mirrored on another one, instead of copies
+	FUSE                     bool       // --fuse: export the files by FUSE if possible; for the command only
 
-	// Run is the id of the run; not a setting. Nil: it has none.
+	// Run is the id of the run; not a setting. uuid.Nil: none.
 	Run uuid.UUID
-	// Export is where the files are exported to the kernel; not a setting. "": nowhere.
+	// Export is the directory of the FUSE view; not a setting. "": none.
 	Export string
-	// Command is the path of nvmecr; not a setting. "": not known.
+	// Command is the path of nvmecr; not a setting. "": unknown.
 	Command string
-	// Index are the addresses of the index of the job's tree for other hosts, and IndexSecret what it asks for there; not
-	// settings. nil: it is reached on its own host alone.
+	// Index are the addresses of the index of the job's tree for other hosts, and IndexSecret is the secret of the
+	// run; not settings. nil: the index is reached on its own host only.
 	Index       []string
 	IndexSecret [32]byte
 
-	// given holds the names of the settings that came from a flag or from
-	// the environment: a recorded value does not replace them.
+	// given has the names of settings from a flag or from the environment, which recorded values do not replace.
 	given map[string]bool
 }
 
@@ -150,15 +149,14 @@ func Default() *Config {
 	c := &Config{given: map[string]bool{}}
 	for _, s := range settings {
 		if err := s.parse(c, s.Default()); err != nil {
-			panic(fmt.Sprintf("default of %s: %v", s.Name, err)) // caught by the tests
+			panic(fmt.Sprintf("default of %s: %v", s.Name, err)) // tests check all defaults
 		}
 	}
 	return c
 }
 
-// FromEnv returns the configuration of a process started by `nvmecr run`:
-// the environment, as getenv has it, over the defaults. Settings that are for the
-// command alone are not read.
+// FromEnv returns the configuration of a process started by `nvmecr run`: defaults, replaced by variables of getenv.
+// Settings for the command only are not read.
 func FromEnv(getenv func(string) string) (*Config, error) {
 	c := Default()
 	if err := c.readEnv(getenv, func(s *Setting) bool { return s.Exported }); err != nil {
@@ -197,8 +195,8 @@ func (c *Config) Values() map[string]string {
 	return m
 }
 
-// Adopt takes over recorded values (see Values) for settings that were not
-// given. Names it does not know are left alone: a later version recorded them.
+// Adopt sets settings that were not given to recorded values (see Values). It ignores unknown names, which a later
+// version has recorded.
 func (c *Config) Adopt(recorded map[string]string) error {
 	for i := range settings {
 		s := &settings[i]
@@ -217,8 +215,8 @@ func (c *Config) Adopt(recorded map[string]string) error {
 	return c.check()
 }
 
-// Exports returns the variables, as "NAME=value", that give a process this
-// configuration. The names are what a launcher has to carry to other hosts.
+// Exports returns the variables, as "NAME=value", of a process with this configuration. A launcher has to pass these
+// names to other hosts.
 func (c *Config) Exports() []string {
 	var env []string
 	for _, s := range settings {
@@ -241,30 +239,28 @@ func (c *Config) Exports() []string {
 	return append(env, JobVariable+"="+c.Name)
 }
 
-// ofRun are the variables that are no setting's.
-var ofRun = []string{JobVariable, RunVariable, ExportVariable, CommandVariable, IndexVariable, IndexSecretVariable}
+// runVariables are the variables that are not settings.
+var runVariables = []string{JobVariable, RunVariable, ExportVariable, CommandVariable, IndexVariable, IndexSecretVariable}
 
 // Level2IsDirectory reports whether there is a second level and it is a directory, to which all hosts of the job copy.
 func (c *Config) Level2IsDirectory() bool {
 	return c.Level2 != "" && !strings.HasPrefix(c.Level2, "s3://")
 }
 
-// Environ returns base without any variable of a setting, followed by
-// Exports: the environment of a process that is to have this configuration
-// and no other.
+// Environ returns base with its variables of settings replaced by Exports: the environment of a process with exactly
+// this configuration.
 func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil && !slices.Contains(ofRun, name) {
+		if byEnv(name) == nil && !slices.Contains(runVariables, name) {
 			env = append(env, kv)
 		}
 	}
 	return append(env, c.Exports()...)
 }
 
-// readEnv applies the environment to those settings that want says and that
-// were not given.
+// readEnv reads the variables of the settings that want selects, except of those that were given.
 func (c *Config) readEnv(getenv func(string) string, want func(*Setting) bool) error {
 	for i := range settings {
 		s := &settings[i]

@@ -62,7 +62,7 @@ func TestOrder(t *testing.T) {
 	assert.Equal(t, 64*nvmf.KiB, c.Hugeblock)
 	assert.True(t, c.Given("name") && c.Given("hugeblock"))
 	assert.False(t, c.Given("mount"))
-	// What was recorded fills in only what was not given.
+	// Recorded values replace only settings that were not given.
 	require.NoError(t, c.Adopt(map[string]string{"name": "recorded", "hugeblock": "4K", "mount": "/old", "later-version": "x"}))
 	assert.Equal(t, "flag", c.Name)
 	assert.Equal(t, 64*nvmf.KiB, c.Hugeblock)
@@ -89,8 +89,7 @@ func TestTargets(t *testing.T) {
 	require.ErrorContains(t, err, "twice")
 }
 
-// What Environ gives a process is what FromEnv reads there, but for what is
-// not passed on.
+// TestEnviron checks that FromEnv reads what Environ passes on.
 func TestEnviron(t *testing.T) {
 	clearEnv(t)
 	c, err := resolve(t, "--name=n", "--target", tcp, "--target=file:/x", "--mount=/m", "--size=2G", "--fresh",
@@ -114,7 +113,7 @@ func TestEnviron(t *testing.T) {
 	c.given, got.given = nil, nil
 	assert.Equal(t, c, got)
 
-	// A rank that inherits --fresh from the user's shell does not obey it.
+	// A rank that inherits --fresh from the user's shell ignores it.
 	t.Setenv("NVMECR_FRESH", "1")
 	got, err = FromEnv(os.Getenv)
 	require.NoError(t, err)
@@ -124,7 +123,7 @@ func TestEnviron(t *testing.T) {
 	assert.True(t, c.Fresh, "the command does")
 }
 
-// Inside a job the variables are about the job's store.
+// TestInsideAnotherJob checks that in a job the variables apply to the job's store only.
 func TestInsideAnotherJob(t *testing.T) {
 	clearEnv(t)
 	job, err := resolve(t, "--name=job", "--target", tcp, "--hugeblock=64K")
@@ -206,7 +205,7 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// Every value the table prints it reads back.
+// TestFormatIsParsed checks that each printed value can be parsed.
 func TestFormatIsParsed(t *testing.T) {
 	c := Default()
 	require.NoError(t, c.Set("target", tcp))

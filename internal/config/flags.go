@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// BindFlags adds a flag for each of the settings named (all of them without
-// names). The values arrive when fs is parsed; then call Resolve.
+// BindFlags adds a flag for each named setting; without names, for all. The values are set when fs is parsed; then
+// call Resolve.
 func (c *Config) BindFlags(fs *pflag.FlagSet, names ...string) {
 	for i := range settings {
 		s := &settings[i]
@@ -27,10 +27,9 @@ func (c *Config) BindFlags(fs *pflag.FlagSet, names ...string) {
 	}
 }
 
-// Resolve completes a configuration whose flags were parsed: settings without
-// a flag on the command line come from the environment. It reports what is
-// wrong, naming flag or variable. Relative paths of targets and secrets become
-// absolute: the application may run in another directory.
+// Resolve completes a configuration whose flags were parsed: settings without a flag are read from the environment.
+// Errors name the flag or the variable. Relative paths of targets and secrets become absolute, since the application
+// may run in another directory.
 func (c *Config) Resolve() error {
 	if err := c.readEnv(os.Getenv, func(s *Setting) bool { return s.Name == "name" }); err != nil {
 		return err
@@ -64,7 +63,7 @@ func (c *Config) Resolve() error {
 	return c.check()
 }
 
-// IsSetting reports whether Resolve takes care of the flag's variable.
+// IsSetting reports whether Resolve reads the variable of the flag.
 func IsSetting(name string) bool {
 	for i := range settings {
 		if settings[i].Name == name {
@@ -100,13 +99,13 @@ type flagValue struct {
 }
 
 func (v *flagValue) String() string {
-	if v.s == nil { // pflag makes a zero value to find out what the default is
+	if v.s == nil { // pflag calls String on a zero value to find the default
 		return ""
 	}
 	return v.s.format(v.c)
 }
 
-// Set takes the text of the flag. A repeated flag adds to the ones before it.
+// Set parses the value of the flag. A repeated flag adds to the values before.
 func (v *flagValue) Set(text string) error {
 	if v.s.Repeat && strings.TrimSpace(text) == "" {
 		return errors.New("is empty; leave it out")

@@ -15,9 +15,8 @@ const maxNQN = 223
 // hostSpace is the name space of host UUIDs made from machine and user.
 var hostSpace = uuid.MustParse("6f0e2b4e-3c1c-5d43-9f7e-0d5a7c1a9b21")
 
-// Host returns the host NQN to connect with: the one that was set, that of
-// /etc/nvme/hostnqn, or one derived from the machine's id and the user's, so
-// that it is the same at every start but no two users share it.
+// Host returns the host NQN: the setting, or that of /etc/nvme/hostnqn, or one derived from the ids of machine and
+// user, which stays the same and differs between users.
 func (c *Config) Host() string {
 	if c.HostNQN != "" {
 		return c.HostNQN
@@ -33,7 +32,7 @@ func hostNQN(etc string, uid int) string {
 	}
 	machine, err := os.ReadFile(etc + "/machine-id")
 	if err != nil || strings.TrimSpace(string(machine)) == "" {
-		// No id: the host's name is the most lasting thing left.
+		// Without a machine id the host name is the most permanent identity.
 		name, _ := os.Hostname()
 		machine = []byte(name)
 	}

@@ -15,15 +15,13 @@ import (
 	"nvmecr/nvmf/tlspsk"
 )
 
-// Secrets are read from files, never from arguments or the environment, which
-// other users of the machine or an MPI launcher's log may show. No error here
-// has anything of a file's content.
+// Secrets are read from files, never from arguments or the environment, which other users of the machine can see, or
+// the log of a launcher. Errors contain nothing of a file's content.
 
-// maxSecretFile is far more than any file of keys needs.
+// maxSecretFile is far larger than any key file.
 const maxSecretFile = 1 << 20
 
-// Secrets reads the files of --dhchap-secret and --dhchap-ctrl-secret. What was
-// not given is zero.
+// Secrets reads the files of --dhchap-secret and --dhchap-ctrl-secret. A key that is not configured is zero.
 func (c *Config) Secrets() (keys dhchap.Keys, err error) {
 	for _, f := range []struct {
 		flag, path string
@@ -70,11 +68,11 @@ func readKey[K any](path string, parse func(text string) (K, error), such string
 	return key, nil
 }
 
-// ReadKeys reads a target's file of keys: lines of a host NQN, the host's key
-// and, if the target is to prove itself too, its own.
+// ReadKeys reads a target's key file: lines of a host NQN, the host's key and, for bidirectional authentication, the
+// key of the target.
 func ReadKeys(path string) (map[string]dhchap.Keys, error) { return readHostKeys(path, parseKeys) }
 
-// ReadKeysFrom reads what is in such a file from r, such as a pipe.
+// ReadKeysFrom reads the content of such a file from r, such as a pipe.
 func ReadKeysFrom(r io.Reader) (map[string]dhchap.Keys, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxSecretFile))
 	if err != nil {
@@ -107,13 +105,13 @@ func readHostKeys[K any](path string, parse func(words []string) (K, error)) (ma
 	return hostKeys(path, lines, parse)
 }
 
-// hostKeys reads lines that are of path, or of what else is named by it.
+// hostKeys parses the lines of a key file. path is used in errors.
 func hostKeys[K any](path string, lines []secretLine, parse func(words []string) (K, error)) (map[string]K, error) {
 	all := map[string]K{}
 	var err error
 	for _, l := range lines {
 		nqn := l.words[0]
-		// What is in the place of the NQN may be a key, and is not shown.
+		// The word in place of the NQN may be a key, and must not be shown.
 		if err = CheckNQN(nqn); err != nil {
 			err = errors.New("it does not begin with an NQN such as nqn.2014-08.org.example:host")
 		} else if _, twice := all[nqn]; twice {
@@ -151,8 +149,7 @@ type secretLine struct {
 	words  []string
 }
 
-// secretLines returns the lines of a file that only we can read, without
-// comments and empty ones.
+// secretLines returns the lines of a protected file, without comments and empty lines.
 func secretLines(path string) ([]secretLine, error) {
 	b, err := readGuarded(path)
 	if err != nil {
@@ -163,10 +160,10 @@ func secretLines(path string) ([]secretLine, error) {
 
 func linesOf(b []byte) (lines []secretLine, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(b))
-	scan.Buffer(nil, maxSecretFile+1) // any line that there can be
+	scan.Buffer(nil, maxSecretFile+1) // longer than any valid line
 	for n := 1; scan.Scan(); n++ {
 		words := strings.Fields(scan.Text())
-		// A comment begins where a word would: an NQN may have the sign in it.
+		// A comment begins at the start of a word, since an NQN may contain the sign.
 		if at := slices.IndexFunc(words, func(w string) bool { return w[0] == '#' }); at >= 0 {
 			words = words[:at]
 		}
@@ -177,20 +174,19 @@ func linesOf(b []byte) (lines []secretLine, err error) {
 	return lines, scan.Err()
 }
 
-// isKey reports whether a path is one of NVMe's keys in their text form, maybe
-// behind the working directory.
+// isKey reports whether a path is a key in text form, perhaps made absolute, which a user has given instead of a
+// file.
 func isKey(path string) bool {
 	return strings.Contains(path, "DHHC-1:") || strings.Contains(path, "NVMeTLSkey-1:")
 }
 
-// readGuarded reads a file that nobody but its owner, who is this user or
-// root, can read or change.
+// readGuarded reads a file that only its owner, who is this user or root, can read or change.
 func readGuarded(path string) ([]byte, error) {
-	if isKey(path) { // which is not said
+	if isKey(path) { // do not show it
 		return nil, errors.New("this is a key itself, where the name of a file that holds one is wanted; " +
 			"others may have seen it in the command line: make a new one")
 	}
-	// So that a pipe without a writer does not block.
+	// O_NONBLOCK: a pipe without a writer must not block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -164,7 +164,7 @@ func TestReadKeys(t *testing.T) {
 	assert.ErrorContains(t, err, "chmod 600")
 }
 
-// FuzzReadKeys: what is wrong with a file is told without what is in it.
+// FuzzReadKeys checks that errors contain nothing of the file's content.
 func FuzzReadKeys(f *testing.F) {
 	f.Add("nqn.2014-08.org.example:a DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:")
 	f.Add("DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR: x # y")

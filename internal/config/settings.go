@@ -16,9 +16,9 @@ import (
 
 // A Setting is one row of the table.
 type Setting struct {
-	Name     string // of the flag, without dashes
+	Name     string // name of the flag, without dashes
 	Help     string // one line, lower case; the word in backquotes names the value
-	Exported bool   // reaches the application's processes
+	Exported bool   // passed on to the application's processes
 	Repeat   bool   // the flag may be repeated; the variable joins the values with ';'
 	Switch   bool   // the flag may stand without a value and then means true
 
@@ -137,7 +137,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "hostnqn", Exported: true,
-		Help:    "`NQN` by which the targets know this host; by default that of /etc/nvme/hostnqn, else one made from the machine's and the user's id",
+		Help:    "`NQN` by which targets identify this host; by default that of /etc/nvme/hostnqn, else one made from the machine's and the user's id",
 		initial: text(""),
 		parse: func(c *Config, v string) error {
 			c.HostNQN = v
@@ -147,14 +147,14 @@ var settings = []Setting{
 	},
 	{
 		Name: "dhchap-secret", Exported: true,
-		Help:    "`FILE` with the key by which this host proves to targets who it is, readable by its owner alone; see `nvmecr keygen`",
+		Help:    "`FILE` with the key by which this host authenticates to targets, readable by its owner alone; see `nvmecr keygen`",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.Secret = v; return nil },
 		format:  func(c *Config) string { return c.Secret },
 	},
 	{
 		Name: "dhchap-ctrl-secret", Exported: true,
-		Help:    "`FILE` with the key by which the targets have to prove who they are; a target that cannot is refused",
+		Help:    "`FILE` with the key by which targets have to authenticate to this host; a target that cannot is refused",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.ControllerSecret = v; return nil },
 		format:  func(c *Config) string { return c.ControllerSecret },
@@ -275,7 +275,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "incremental", Exported: true, Switch: true,
-		Help:    "share equal parts of files on --level2 with the checkpoint before; its file system must be able to clone, as XFS and Btrfs are",
+		Help:    "share equal parts of files on --level2 with the previous checkpoint; its file system must be able to clone, as XFS and Btrfs are",
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.Incremental }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.Incremental) },
@@ -296,14 +296,14 @@ var settings = []Setting{
 	},
 	{
 		Name: "copies-sync", Exported: true, Switch: true,
-		Help:    "with --copies partner: mirror each target on one of another failure domain, so that a write returns when it is on both, and the job goes on when a target is lost; fixed when the store is formatted",
+		Help:    "with --copies partner: mirror each target on one of another failure domain, so that a write returns when it is on both, and the job continues when a target is lost; fixed when the store is formatted",
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.CopiesSync }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.CopiesSync) },
 	},
 	{
 		Name:    "keep",
-		Help:    "while the job runs keep only the newest `N` complete checkpoints of each series, on each level; or auto: as many in the store as there is space for beside two more; by default all",
+		Help:    "while the job runs keep only the newest `N` complete checkpoints of each series, on each level; or auto: as many in the store as leave space for two more; by default all",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.Keep = v; return nil },
 		format:  func(c *Config) string { return c.Keep },
@@ -316,7 +316,7 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.MTBF },
 	},
 	{
-		// Not a Switch: it is given to turn it off.
+		// Not a Switch: users give it to turn it off.
 		Name:    "fuse",
 		Help:    "export the files of the run through FUSE, for programs that the preloaded library does not reach, `on|off`; on if this host has FUSE",
 		initial: text("on"),
@@ -338,7 +338,7 @@ var settings = []Setting{
 		format: func(c *Config) string { return string(c.View) },
 	},
 	{
-		// Not a Switch: it is given to turn it off.
+		// Not a Switch: users give it to turn it off.
 		Name: "data-checksum", Exported: true,
 		Help:    "CRC-64 on file data, `on|off`; fixed when the store is formatted",
 		initial: text("on"),
@@ -386,7 +386,7 @@ func byEnv(name string) *Setting {
 
 func text(s string) func() string { return func() string { return s } }
 
-// onOff formats a boolean that is given to turn something off.
+// onOff formats a boolean that users give to turn something off.
 func onOff(field func(c *Config) bool) func(c *Config) string {
 	return func(c *Config) string {
 		if field(c) {
@@ -403,7 +403,7 @@ func boolean(field func(*Config) *bool) func(*Config, string) error {
 	}
 }
 
-// ParseSwitch reads on or off, or another way to say it.
+// ParseSwitch parses on or off, and their synonyms.
 func ParseSwitch(v string) (bool, error) {
 	switch strings.ToLower(v) {
 	case "on", "true", "yes", "1":
@@ -483,7 +483,7 @@ func formatTargets(c *Config) string {
 	return strings.Join(s, ";")
 }
 
-// check looks for what is wrong between settings.
+// check returns an error for settings that contradict each other.
 func (c *Config) check() error {
 	seen := make(map[nvmf.TransportID]bool)
 	for _, t := range c.Targets {

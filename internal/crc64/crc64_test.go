@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bitwise is the definition, a bit at a time.
+// bitwise computes the CRC by its definition, bit by bit.
 func bitwise(crc uint64, p []byte) uint64 {
 	crc = ^crc
 	for _, b := range p {
@@ -28,7 +28,7 @@ func TestCheckValue(t *testing.T) {
 	assert.Equal(t, uint64(0x6482D367EB22B64E), Checksum(make([]byte, 4096)), "NVM Command Set Specification, figure of 4 KiB of zeros")
 }
 
-// TestLengths: every length and alignment near what changes the way.
+// TestLengths tests lengths and alignments near the limits of the implementations.
 func TestLengths(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -51,7 +51,7 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestParts: a sum goes on where another ended.
+// TestParts checks that Update continues a checksum.
 func TestParts(t *testing.T) {
 	buf := make([]byte, 64<<10)
 	for i := range buf {

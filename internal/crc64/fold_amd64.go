@@ -5,7 +5,7 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// stripe is how many bytes are folded at once: eight registers of 32.
+// stripe is the number of bytes folded at once: eight registers of 32 bytes.
 const stripe = 256
 
 // worthFolding is the length from which folding is faster.

@@ -24,23 +24,24 @@ import (
 //go:embed melt.in
 var melt string
 
-// The job: LAMMPS on this many ranks, for so many steps.
+// The job: LAMMPS on this many ranks, with this number of steps.
 const (
 	ranks = 4
 	steps = 1200
-	name  = "demo" // of the store
+	name  = "demo" // name of the store
 )
 
-// work is how much of it there is: a box of 4*cells^3 atoms, a checkpoint every so many steps.
+// work is the size of the job: a box of 4*cells^3 atoms, and a checkpoint in every so many steps.
 type work struct{ cells, every int }
 
 var (
 	shown = work{cells: 20, every: 200}
-	// brief takes a third of the time. It has more intervals, so that as many seconds are left when it is killed.
+	// brief takes a third of the time. It has more intervals, so that the job is killed as many seconds before its
+	// end.
 	brief = work{cells: 14, every: 100}
 )
 
-// restarts is the pattern of what LAMMPS writes for "restart N melt.*.%".
+// restarts is the pattern of the files of "restart N melt.*.%" in LAMMPS.
 const restarts = "melt.{step}.*"
 
 // Options of the demonstration.
@@ -52,23 +53,22 @@ type Options struct {
 	Target string
 	// Brief asks for a smaller job, for tests.
 	Brief bool
-	// Env is more environment of all processes, for tests.
+	// Env has additional variables of all processes, for tests.
 	Env []string
 }
 
-// demonstration is one run of the story.
+// demonstration is one run of the demonstration.
 type demonstration struct {
 	*Stage
 	work
 	out    io.Writer
 	random *rand.Rand
-	target string         // of Options
-	cfg    *config.Config // to read the store from outside
+	target string         // Options.Target
+	cfg    *config.Config // for reading the store from outside
 }
 
-// Run runs the demonstration and tells on out what happens. It fails if
-// anything differs from the undisturbed run. Nothing is left behind, also when
-// ctx ends.
+// Run runs the demonstration and prints its steps on out. It fails if a result differs from the undisturbed run. It
+// leaves nothing behind, also when ctx ends.
 func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 	for _, program := range []string{"lmp", launcher()} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -137,8 +137,7 @@ func (d *demonstration) tell(ctx context.Context) error {
 	return d.judge(reference, before, after, step)
 }
 
-// launcher is Debian's name of the MPI its LAMMPS is built with, or what other
-// systems have.
+// launcher returns Debian's name for the mpirun of LAMMPS, or the name on other systems.
 func launcher() string {
 	if _, err := exec.LookPath("mpirun.openmpi"); err == nil {
 		return "mpirun.openmpi"
@@ -153,7 +152,7 @@ func (w work) lammps(dir string, from int) []string {
 		"-var", "every", fmt.Sprint(w.every), "-var", "steps", fmt.Sprint(steps))
 }
 
-// undisturbed is the run without nvmecr that the other is compared with.
+// undisturbed runs the job without nvmecr, as a reference.
 func (d *demonstration) undisturbed(ctx context.Context) (Thermo, error) {
 	dir := filepath.Join(d.Dir, "undisturbed")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -230,14 +229,14 @@ func (d *demonstration) awaitInstant(ctx context.Context, job *Job) ([]int, erro
 func (d *demonstration) begun(ctx context.Context, step string) bool {
 	sets, err := Survey(ctx, d.cfg, ranks, restarts)
 	if err != nil {
-		return false // it changed while we looked
+		return false // changed meanwhile
 	}
 	at := slices.IndexFunc(sets, func(s checkpoint.Set) bool { return s.Name == step })
 	return at >= 0 && at < len(sets)-1
 }
 
-// look surveys the store while the job runs, after a pause. A store that is not formatted
-// yet, or changes while it is read, is looked at again.
+// look lists the checkpoints while the job runs, after a pause. It tries again if the store is not formatted yet, or
+// changes while it is read.
 func (d *demonstration) look(ctx context.Context, job *Job, pause time.Duration, all *[]checkpoint.Set) error {
 	for {
 		if err := sleep(ctx, pause); err != nil {
@@ -264,7 +263,7 @@ func (d *demonstration) sayCheckpoints(all []checkpoint.Set) {
 				switch {
 				case p.Path == "":
 					missing = append(missing, p.String())
-				case p.Rank < 0: // the index knows no bytes of it yet
+				case p.Rank < 0: // no data of it is published yet
 					missing = append(missing, path.Base(p.Path))
 				default:
 					missing = append(missing, fmt.Sprintf("%s of rank %d", path.Base(p.Path), p.Rank))
@@ -282,7 +281,7 @@ func mib(c *checkpoint.Set) float64 { return float64(c.Size()) / float64(nvmf.Mi
 
 // restarted runs the job again from a checkpoint to its end.
 func (d *demonstration) restarted(ctx context.Context, from *checkpoint.Set, step int) (Thermo, error) {
-	var flags []string // what the store is on it knows itself, but for others' targets
+	var flags []string // the target is recorded, except for other targets
 	if d.target != "" {
 		flags = []string{"--target", d.target}
 	}
@@ -305,7 +304,7 @@ func (d *demonstration) restarted(ctx context.Context, from *checkpoint.Set, ste
 	return readThermo(job.Stdout.Lines()), nil
 }
 
-// judge compares both halves with the undisturbed run.
+// judge compares both parts of the run with the reference.
 func (d *demonstration) judge(reference, before, after Thermo, from int) error {
 	if err := before.compare(reference, 0, before.last()); err != nil {
 		return fmt.Errorf("the output before the kill is wrong: %w", err)

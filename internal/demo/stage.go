@@ -16,26 +16,25 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// token marks every process of a stage, so that it finds them all, whatever
-// process group or session they have put themselves in.
+// token is a variable of every process of a stage, by which the stage finds them in any process group or session.
 const token = "NVMECR_STAGE"
 
 // A Stage is where jobs run: directories and processes of its own.
 type Stage struct {
-	// Dir is a directory for anything; it goes with the stage.
+	// Dir is a directory for any use. It is removed with the stage.
 	Dir string
 	// Nvmecr is the command.
 	Nvmecr string
-	// View is what its runs have for --view if they do not say it; "": nothing.
+	// View is the --view of runs that do not set it; "": the default.
 	View config.View
-	// Env is more of the environment of its processes.
+	// Env has additional variables of its processes.
 	Env []string
 
 	shm string // a directory in memory for the ranks' shared memory, or ""
-	id  string // value of the token
+	id  string // value of token
 }
 
-// NewStage makes a stage for the command nvmecr.
+// NewStage returns a stage for the command nvmecr.
 func NewStage(nvmecr string) (*Stage, error) {
 	dir, err := os.MkdirTemp("", "nvmecr-demo-")
 	if err != nil {
@@ -47,13 +46,13 @@ func NewStage(nvmecr string) (*Stage, error) {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
-	// Killed ranks leave their shared memory behind: give them a place that
-	// can be removed. Without one they use their own.
+	// Killed ranks leave their shared memory: give them a directory that can be removed. Without it they use their
+	// default.
 	s.shm, _ = os.MkdirTemp("/dev/shm", "nvmecr-demo-")
 	return s, nil
 }
 
-// Close kills what still runs and removes the directories.
+// Close kills all processes and removes the directories.
 func (s *Stage) Close() error {
 	return errors.Join(s.Leave(), os.RemoveAll(s.Dir))
 }
@@ -67,9 +66,8 @@ func (s *Stage) Leave() error {
 	return err
 }
 
-// Kill sends SIGKILL to all processes of the stage and waits until they are
-// gone. It returns how many there were. Those that are known (see Processes)
-// are hit at once, the others when they are found, milliseconds later.
+// Kill sends SIGKILL to all processes of the stage and waits until they have ended. It returns their number. Known
+// ones (see Processes) are killed at once, the others when they are found, milliseconds later.
 func (s *Stage) Kill(known ...int) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -79,11 +77,11 @@ func (s *Stage) Kill(known ...int) (int, error) {
 // Processes returns the processes of the stage.
 func (s *Stage) Processes() []int { return proc.WithEnv(token, s.id) }
 
-// mode is the one setting of the caller's that the stage takes over: whether the kernel has the files, too.
+// mode is the only setting that the stage takes from the caller: whether files are exported by FUSE.
 const mode = "NVMECR_FUSE="
 
-// Environ is the environment of the stage's processes: the caller's without
-// its nvmecr settings, but for mode, and without its preload, and with directories of the stage.
+// Environ returns the environment of the stage's processes: the caller's with mode, but without other settings of
+// nvmecr and without a preload, and with directories of the stage.
 func (s *Stage) Environ() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -128,9 +126,9 @@ func (s *Stage) Start(argv []string, extra ...string) (*Job, error) {
 	j.cmd.Env = append(s.Environ(), extra...)
 	j.cmd.Dir = s.Dir
 	j.cmd.Stdout, j.cmd.Stderr = j.Stdout, j.Stderr
-	// What is typed at the terminal is for us; we then end the stage.
+	// Signals of the terminal are for this process, which then ends the stage.
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A grandchild that outlives the command must not keep Wait waiting.
+	// Wait must not wait for a grandchild that outlives the command.
 	j.cmd.WaitDelay = 5 * time.Second
 	if err := j.cmd.Start(); err != nil {
 		return nil, err
@@ -142,8 +140,7 @@ func (s *Stage) Start(argv []string, extra ...string) (*Job, error) {
 	return j, nil
 }
 
-// Wait waits for the job. The error of a job that failed has the last of what
-// it printed.
+// Wait waits for the job. The error of a failed job includes the end of its output.
 func (j *Job) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -157,12 +154,12 @@ func (j *Job) Wait(ctx context.Context) error {
 }
 
 // Kill sends SIGKILL to the process that was started, not to those below it.
-func (j *Job) Kill() { _ = j.cmd.Process.Kill() } // it may have ended
+func (j *Job) Kill() { _ = j.cmd.Process.Kill() } // may have ended
 
 // Interrupt sends it SIGINT.
-func (j *Job) Interrupt() { _ = j.cmd.Process.Signal(os.Interrupt) } // it may have ended
+func (j *Job) Interrupt() { _ = j.cmd.Process.Signal(os.Interrupt) } // may have ended
 
-// PID is the process that was started.
+// PID returns the process id.
 func (j *Job) PID() int { return j.cmd.Process.Pid }
 
 // Ended reports whether the job has ended.
@@ -204,7 +201,7 @@ func (s *Stage) Config(name string) (*config.Config, error) {
 	return c, errors.Join(c.Set("name", name), c.Set("target", "file:"+s.Image(name)))
 }
 
-// Image is the file behind the embedded target of the store name.
+// Image returns the backing file of the embedded target of the store.
 func (s *Stage) Image(name string) string {
 	return filepath.Join(s.Dir, "state", "nvmecr", name, "namespace.img")
 }

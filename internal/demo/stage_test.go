@@ -11,8 +11,7 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// TestStageLeavesNothing kills a job that runs under its own launcher and
-// looks for what it left.
+// TestStageLeavesNothing kills a job that runs under its own launcher, and checks that nothing is left.
 func TestStageLeavesNothing(t *testing.T) {
 	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
 		t.Skip("OpenMPI (mpirun.openmpi) is not installed: make deps")

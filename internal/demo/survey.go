@@ -15,11 +15,11 @@ import (
 	"nvmecr/microfs"
 )
 
-// Survey reads from outside which checkpoints of a pattern the store of a job of
-// so many ranks holds, oldest first.
+// Survey lists the checkpoints of a pattern in a store from outside, oldest first. ranks is the number of ranks of
+// the job.
 func Survey(ctx context.Context, cfg *config.Config, ranks int, pattern string) ([]checkpoint.Set, error) {
 	tree := cfg.View == config.ViewJob
-	places := []store.Proc{{Rank: parttable.Singleton}} // the names of a tree
+	places := []store.Proc{{Rank: parttable.Singleton}} // has the names of a tree
 	if !tree {
 		places = nil
 		for rank := range ranks {
@@ -92,7 +92,7 @@ func readRoot(ctx context.Context, cfg *config.Config, place store.Proc) (files 
 	}
 }
 
-// writers returns the function that says which rank has written a file: in a tree the first that the index knows bytes of.
+// writers returns a function for the rank that has written a file: in a tree, the first rank with published data.
 func writers(fs *microfs.FS, place store.Proc) (rank func(microfs.Ino) int, err error) {
 	first := map[microfs.Ino]int{}
 	err = fs.EachRange(func(a microfs.Attr, ranges []microfs.Range) error {
@@ -107,5 +107,5 @@ func writers(fs *microfs.FS, place store.Proc) (rank func(microfs.Ino) int, err 
 	}, err
 }
 
-// took is how long a checkpoint took to write.
+// took returns the time that writing a checkpoint took.
 func took(c *checkpoint.Set) time.Duration { return c.Ended().Sub(c.Begun()) }

@@ -10,8 +10,8 @@ import (
 // printed, its fields separated by single spaces.
 type Thermo map[int]string
 
-// readThermo collects the lines between the heading that starts with "Step"
-// and "Loop time". A line that another rank's output tore is not one.
+// readThermo collects the lines between the heading that starts with "Step" and "Loop time". It skips lines mixed
+// with output of another rank.
 func readThermo(lines []string) Thermo {
 	t := make(Thermo)
 	columns := 0

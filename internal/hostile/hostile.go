@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idle is how many times its limit a function may take that gets no processor.
+// idle is the factor on the time limit for a function that uses no processor time.
 const idle = 15
 
 // Bounded runs f and fails tb if it allocated more than memory bytes
@@ -53,7 +53,7 @@ func Bounded(tb testing.TB, memory uint64, limit time.Duration, f func()) {
 // processorTime returns how long this process has run on all processors.
 func processorTime() time.Duration {
 	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // which cannot fail
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // cannot fail
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
@@ -64,15 +64,15 @@ func allocated() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// values are what lengths, counts and offsets are set to: the ends of what
-// they can be, and what overflows when something is added or multiplied.
+// values are candidates for lengths, counts and offsets: extreme values, and values that overflow in additions or
+// multiplications.
 var values = [...]uint64{
 	0, 1, 2, 3, 7, 255, 256, 4095, 4096, 65535, 65536, 1<<20 - 1, 1 << 24,
 	1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 32, 1 << 40, 1<<52 - 1, 1 << 52,
 	1<<60 - 1, 1 << 60, 1<<62 - 1, 1 << 62, 1<<63 - 1, 1 << 63, 1<<64 - 4096, 1<<64 - 2, 1<<64 - 1,
 }
 
-// editSize is how many bytes of a script make one edit.
+// editSize is the number of bytes of an edit in a script.
 const editSize = 8
 
 // Edit is one change to a place that script chooses, one of places:

@@ -48,7 +48,7 @@ func TestAllocated(t *testing.T) {
 	assert.Less(t, allocated()-before, uint64(1<<21))
 }
 
-// TestHang runs itself with something that does not end, which Bounded ends.
+// TestHang runs itself with an endless function, which Bounded has to end.
 func TestHang(t *testing.T) {
 	const limit = 50 * time.Millisecond
 	switch os.Getenv("HOSTILE_HANG") {
@@ -72,7 +72,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// What waits for longer than its limit, as on a busy machine, is no hang.
+// TestSlow checks that waiting for longer than the limit, as on a busy machine, is not a hang.
 func TestSlow(t *testing.T) {
 	const limit = 20 * time.Millisecond
 	Bounded(t, 1<<20, limit, func() { time.Sleep(3 * limit) })

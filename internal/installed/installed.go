@@ -1,5 +1,4 @@
-// Package installed finds what belongs to the program that runs: its libraries, and
-// the other programs of the same build.
+// Package installed finds other files of the same installation: libraries and programs.
 package installed
 
 import (
@@ -10,9 +9,8 @@ import (
 	"path/filepath"
 )
 
-// Find returns the path of the file name: beside the running program, as the build
-// leaves it, or where an installation puts it. Where there is none the error
-// says what to do.
+// Find returns the path of a file: in the directory of the running program, where the build puts it, or where an
+// installation puts it. If there is none the error names a remedy.
 func Find(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -25,7 +23,7 @@ func Find(name string) (string, error) {
 	for _, dir := range []string{bin, filepath.Join(bin, "../lib"), filepath.Join(bin, "../lib/nvmecr")} {
 		path := filepath.Join(dir, name)
 		switch f, err := os.Stat(path); {
-		case err == nil && !f.IsDir(): // a directory lib/nvmecr is not the program
+		case err == nil && !f.IsDir(): // not the directory lib/nvmecr
 			return path, nil
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return "", err

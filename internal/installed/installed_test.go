@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asFinder makes the test binary print what Find says of its argument.
+// asFinder makes the test program print the result of Find.
 const asFinder = "INSTALLED_TEST_FIND"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Stdout.WriteString(path)
 }
 
-// TestFind: parts are found from where the program is, also through a link to it.
+// TestFind checks that files are found relative to the program, also through a link to the program.
 func TestFind(t *testing.T) {
 	self, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ type Client struct {
 	check func(net.Conn) error // of a new connection, or nil
 	turn  chan struct{}        // holds a token while no call is in progress
 
-	// What follows belongs to whoever has the token.
+	// The fields below belong to the holder of the token.
 
 	conn   net.Conn // nil: not connected
 	stream *stream
@@ -71,12 +71,12 @@ func (c *Client) exchange(ctx context.Context, method string, params any) (*resp
 	if err := c.connect(ctx); err != nil {
 		return nil, err
 	}
-	// The context ends by making the connection's deadline pass.
+	// The end of the context makes the deadline of the connection pass.
 	conn := c.conn
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() {
-			c.drop() // its deadline has passed, or will have
+			c.drop() // the connection has missed its deadline
 		}
 	}()
 	c.id++
@@ -91,7 +91,7 @@ func (c *Client) exchange(ctx context.Context, method string, params any) (*resp
 	var answer response
 	err := c.stream.send(&r)
 	if errors.Is(err, syscall.EPIPE) && used && !c.once && ctx.Err() == nil {
-		c.drop() // the server has ended since the last call, and got nothing
+		c.drop() // the server has ended since the last call: it did not get the request
 		return c.exchange(ctx, method, params)
 	}
 	if err == nil {
@@ -136,15 +136,15 @@ func (c *Client) connect(ctx context.Context) error {
 	return nil
 }
 
-// Check makes c ask check about every connection before it sends anything. It
-// returns c, and is to be called before the first call.
+// Check makes c call check on every connection before it sends anything. It returns c. It must be called before the
+// first call.
 func (c *Client) Check(check func(net.Conn) error) *Client {
 	c.check = check
 	return c
 }
 
-// Once keeps c from connecting again: all that answer are one process. It
-// returns c, and is to be called before the first call.
+// Once makes c use a single connection, so that one process answers all calls. It returns c. It must be called before
+// the first call.
 func (c *Client) Once() *Client {
 	c.once = true
 	return c
@@ -152,7 +152,7 @@ func (c *Client) Once() *Client {
 
 func (c *Client) drop() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing of it is of use
+		_ = c.conn.Close() // the connection is unusable
 		c.conn, c.stream, c.lost = nil, nil, true
 	}
 }

@@ -24,7 +24,7 @@ const (
 	CodeInternal       = -32603
 )
 
-// Error is what a server answered instead of a result.
+// Error is the error in an answer of a server.
 type Error struct {
 	Method  string          `json:"-"` // set by the client
 	Code    int64           `json:"code"`
@@ -32,7 +32,7 @@ type Error struct {
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// Error names the method and says what the server says.
+// Error returns the method and the server's text.
 func (e *Error) Error() string {
 	if e.Method == "" {
 		return fmt.Sprintf("%s (code %d)", e.Message, e.Code)
@@ -40,8 +40,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (code %d)", e.Method, e.Message, e.Code)
 }
 
-// MaxMessage is how long a message may be, in either direction: some 30000 block
-// devices of SPDK's. Decoding one takes three times that.
+// MaxMessage is the maximum length of a message, in either direction: that of about 30000 block devices in SPDK.
+// Decoding takes three times as much memory.
 const MaxMessage = 64 << 20
 
 type request struct {

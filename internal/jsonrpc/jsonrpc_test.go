@@ -48,8 +48,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, err
 }
 
-// TestAcceptFails: what passes does not end the server, and with it whatever
-// else its process does.
+// TestAcceptFails checks that temporary errors of Accept do not end the server.
 func TestAcceptFails(t *testing.T) {
 	path := filepath.Join(shortdir.New(t), "s")
 	inner, err := net.Listen("unix", path)
@@ -138,7 +137,7 @@ func TestCall(t *testing.T) {
 	require.ErrorContains(t, c.Call(ctx, "big", nil, &got), "result", "of another type")
 }
 
-// TestTurns: calls of several goroutines never mix.
+// TestTurns checks that concurrent calls do not mix.
 func TestTurns(t *testing.T) {
 	var within atomic.Int32
 	c := client(t, serve(t, func(ctx context.Context, m string, p json.RawMessage) (any, error) {
@@ -159,7 +158,7 @@ func TestTurns(t *testing.T) {
 	group.Wait()
 }
 
-// TestContext: a call that its context ends leaves nothing behind for the next.
+// TestContext checks that a canceled call does not affect the next one.
 func TestContext(t *testing.T) {
 	free := make(chan struct{})
 	c := client(t, serve(t, func(ctx context.Context, m string, p json.RawMessage) (any, error) {
@@ -184,7 +183,7 @@ func TestContext(t *testing.T) {
 	require.ErrorIs(t, c.Call(ctx, "pair", nil, nil), context.DeadlineExceeded)
 }
 
-// TestOddServers answers with bytes that are no answer.
+// TestOddServers answers with invalid bytes.
 func TestOddServers(t *testing.T) {
 	for name, x := range map[string]struct{ answer, text string }{
 		"nothing":        {"", "closed the connection"},
@@ -219,7 +218,7 @@ func TestOddServers(t *testing.T) {
 	require.ErrorContains(t, c.Call(context.Background(), "m", nil, nil), "no such file")
 }
 
-// TestOddClients: the server answers what is no call with an error.
+// TestOddClients checks that the server answers invalid requests with an error.
 func TestOddClients(t *testing.T) {
 	path := serve(t, echo)
 	for sent, want := range map[string]string{
@@ -245,7 +244,7 @@ func TestOddClients(t *testing.T) {
 	}
 }
 
-// TestOnce: a server that was started anew is another one.
+// TestOnce checks that a client with Once refuses a restarted server.
 func TestOnce(t *testing.T) {
 	path := filepath.Join(shortdir.New(t), "s")
 	ctx := context.Background()

@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// acceptPause is how long Serve waits after an error of Accept.
+// acceptPause is the pause of Serve after an error of Accept.
 const acceptPause = 100 * time.Millisecond
 
-// A Handler executes one method. An *Error that it returns is the answer,
-// any other error is one of CodeInternal. Unmarshal decodes params.
+// A Handler executes one method. It returns an *Error for the answer; any other error is answered with CodeInternal.
+// Unmarshal decodes params.
 type Handler func(ctx context.Context, method string, params json.RawMessage) (result any, err error)
 
-// Unmarshal decodes the parameters of a method. What it does not know is an
-// error, of CodeInvalidParams.
+// Unmarshal decodes the parameters of a method. Unknown parameters are an error with CodeInvalidParams.
 func Unmarshal(params json.RawMessage, to any) error {
 	if len(params) == 0 {
 		params = json.RawMessage("{}")
@@ -32,10 +31,9 @@ func Unmarshal(params json.RawMessage, to any) error {
 	return nil
 }
 
-// Serve answers the calls of all who connect to l, each connection's in order,
-// until ctx ends or l is closed. It returns when l is closed and all calls
-// have ended. That there are no descriptors left for a connection, or no
-// memory, passes: Serve tries again.
+// Serve answers the calls of all connections to l, those of each connection in order, until ctx ends or l is closed.
+// It returns when l is closed and all calls have ended. After temporary errors, such as a lack of descriptors, it
+// tries again.
 func Serve(ctx context.Context, l net.Listener, h Handler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -70,7 +68,7 @@ func Serve(ctx context.Context, l net.Listener, h Handler) error {
 		group.Go(func() {
 			hangUp := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer hangUp()
-			defer func() { _ = conn.Close() }() // the peer sees that it has ended
+			defer func() { _ = conn.Close() }() // tells the peer that the connection has ended
 			answerAll(ctx, newStream(conn), h)
 		})
 	}
@@ -83,7 +81,7 @@ func answerAll(ctx context.Context, s *stream, h Handler) {
 		if err := s.receive(&r); err != nil {
 			if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) {
 				_ = s.send(&response{Version: "2.0", ID: json.RawMessage("null"),
-					Error: &Error{Code: CodeParse, Message: err.Error()}}) // the connection ends all the same
+					Error: &Error{Code: CodeParse, Message: err.Error()}}) // the connection ends in any case
 			}
 			return
 		}

@@ -12,7 +12,7 @@ package mutant
 // A Fault is the name of a deliberate fault.
 type Fault string
 
-// The faults. Each is one line in the code it spoils.
+// The faults. Each is one line in the affected code.
 const (
 	InPlace        Fault = "overwrite-in-place"
 	OneSlot        Fault = "one-log-slot"
@@ -40,7 +40,7 @@ const (
 	NoSupersede    Fault = "what-was-refused-left-on-the-media"
 )
 
-// All lists the faults with what each does.
+// All lists the faults with their effects.
 var All = []struct {
 	Fault Fault
 	Text  string

@@ -18,8 +18,8 @@ import (
 const attachFile = "attach"
 
 const (
-	attachByte = iota // fcntl(2), F_OFD_SETLK: children that are forked have it, too
-	startByte         // F_SETLK: it is not inherited, so children do not count
+	attachByte = iota // F_OFD_SETLK of fcntl(2): forked children share the lock
+	startByte         // F_SETLK: children do not inherit the lock
 )
 
 func byteLock(kind int16, at int64) *unix.Flock_t {
@@ -32,11 +32,12 @@ func OfRun(group string) bool {
 	return err == nil
 }
 
-// Attach has the group's run served on this host for as long as this process lives, or a child that it forks. Where nobody
-// has called ListenForHandovers it calls start, in one process at a time; start returns once somebody has. It waits
-// for other processes until ctx ends.
+// Attach makes sure that the group's run is served on this host while this process, or a child that it forks, lives.
+// If no process has called ListenForHandovers it calls start, in one process at a time; start returns when a process
+// has. Attach waits for other processes until ctx ends.
 //
-// It does not check again: a process that has files for a server killed meanwhile finds out (DialSuccessor).
+// Attach does not check again later. A process with files for a server that was killed meanwhile gets an error of
+// DialSuccessor.
 func Attach(ctx context.Context, group string, start func() error) error {
 	fd, err := attach(ctx, group)
 	if err != nil {
@@ -54,7 +55,7 @@ func Attach(ctx context.Context, group string, start func() error) error {
 	return errors.Join(err, unix.FcntlFlock(uintptr(fd), unix.F_SETLK, byteLock(unix.F_UNLCK, startByte)))
 }
 
-// attach returns the descriptor by which this process attaches, the runtime's.
+// attach returns the descriptor whose lock marks this process as attached. The runtime owns the descriptor.
 func attach(ctx context.Context, group string) (int, error) {
 	for {
 		dir, err := directory(group)
@@ -63,7 +64,7 @@ func attach(ctx context.Context, group string) (int, error) {
 		}
 		name := filepath.Join(dir, attachFile)
 		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-		if errors.Is(err, unix.ENOENT) { // a server that ended has just removed the directory
+		if errors.Is(err, unix.ENOENT) { // an ending server has just removed the directory
 			continue
 		}
 		if err != nil {
@@ -87,7 +88,7 @@ func waitForLock(ctx context.Context, fd, command int, lock *unix.Flock_t) error
 		if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
 			return err
 		}
-		if !sleep(ctx, patience) {
+		if !sleep(ctx, retryPause) {
 			return context.Cause(ctx)
 		}
 	}
@@ -99,12 +100,12 @@ func isListening(group string) bool {
 	if err != nil {
 		return false
 	}
-	_ = ownfd.Close(fd) // nothing is handed over
+	_ = ownfd.Close(fd) // only a test of the socket
 	return true
 }
 
-// Unattached reports whether no process is attached. If so no process can attach any more: Attach waits until this
-// process has ended.
+// Unattached reports whether no process is attached. If it returns true no process can attach before this process has
+// ended: Attach waits for that.
 func Unattached(group string) bool {
 	fd, err := unix.Open(filepath.Join(Directory(group), attachFile), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -121,7 +122,7 @@ func Unattached(group string) bool {
 func RemoveUnattached(group string) {
 	dir := Directory(group)
 	if OfRun(group) || remove(filepath.Join(dir, attachFile)) != nil {
-		return // RemoveGroup does it, or the next one
+		return // RemoveGroup removes it, or the next run does
 	}
 	_ = os.Remove(dir)
 }

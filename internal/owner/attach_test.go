@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// attaches is a process that attaches, and serves where nobody does.
+// attaches is a process that attaches, and serves if no other process does.
 func attaches(group string, patience time.Duration) {
 	said := "attaches"
 	var listen *HandoverListener
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := Attach(ctx, group, func() error {
-		time.Sleep(50 * time.Millisecond) // the others come meanwhile
+		time.Sleep(50 * time.Millisecond) // other processes attach meanwhile
 		said = "serves"
 		var err error
 		listen, err = ListenForHandovers(group)
@@ -47,7 +47,8 @@ func prepares() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// Of those that come at once one starts the server. It ends, and who comes then waits for its end, when all have.
+// TestAttend checks that one of several processes that attach at once starts the server, and that later processes
+// wait for the end of an ending server.
 func TestAttend(t *testing.T) {
 	t.Cleanup(func() { RemoveGroup("group") })
 	assert.False(t, OfRun("group"))
@@ -67,10 +68,10 @@ func TestAttend(t *testing.T) {
 	}
 	require.True(t, Unattached("group"))
 	assert.Equal(t, "waited", start(t, "waits").line(t))
-	require.NoError(t, remove(Directory("group")+"/"+successorFile)) // of the one that has just ended
+	require.NoError(t, remove(Directory("group")+"/"+successorFile)) // socket of the server that has just ended
 	RemoveUnattached("group")
 	assert.NoDirExists(t, Directory("group"))
-	// The next one finds no lock in a directory of its own.
+	// The next process creates a new directory.
 	assert.Equal(t, "serves", start(t, "attaches").line(t))
 	assert.False(t, Unattached("group"))
 	require.NoError(t, Prepare("group"))
@@ -80,7 +81,8 @@ func TestAttend(t *testing.T) {
 	assert.True(t, OfRun("group"), "that is the run's to remove")
 }
 
-// A run is in use while the process that has prepared it lives, and while a process of another host's run attaches.
+// TestInUse checks that a run is in use while the process that has prepared it lives, and on other hosts while a
+// process is attached.
 func TestInUse(t *testing.T) {
 	assert.False(t, InUse("used"), "there is no directory")
 	p := start(t, "prepares")

@@ -18,8 +18,7 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// base is where directory puts the user's directory; the tests put it
-// elsewhere.
+// base is the directory of the users' directories; tests change it.
 var base = "/tmp"
 
 // prefix is the prefix of the names of the user's directories.
@@ -34,8 +33,8 @@ func name(group string) string {
 	return dir
 }
 
-// directory returns the directory of the locks of a group, creating it. A directory
-// that another user made, or can write to, is refused.
+// directory returns the directory of a group's locks, and creates it if necessary. It refuses a directory that
+// another user has created or can write to.
 func directory(group string) (string, error) {
 	dir := name(group)
 	if err := unix.Mkdir(dir, 0o700); err != nil && err != unix.EEXIST {
@@ -52,8 +51,8 @@ func directory(group string) (string, error) {
 	return dir, nil
 }
 
-// Prepare makes the directory of a group, which is in use until RemoveGroup, EndRun or the end of this process. What is wrong
-// with it is known then, before there is a process that needs a lock.
+// Prepare creates the directory of a group, which is in use until RemoveGroup, EndRun or the end of this process. So
+// errors about the directory are found before a process needs a lock.
 func Prepare(group string) error {
 	if err := checkGroup(group); err != nil {
 		return err
@@ -62,8 +61,7 @@ func Prepare(group string) error {
 	if err != nil || group == "" {
 		return err
 	}
-	// Without it the last owner would take the directory away, by which OtherUser tells
-	// whose run this is.
+	// The file keeps the last owner from removing the directory, which OtherUser needs.
 	name := filepath.Join(dir, runFile)
 	run, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
@@ -72,7 +70,7 @@ func Prepare(group string) error {
 	if err != nil {
 		return fmt.Errorf("directory of the partition locks: %w", err)
 	}
-	if !sameFile(int(run.Fd()), name) { // sweepGroups has just removed what a killed run had left
+	if !sameFile(int(run.Fd()), name) { // sweepGroups has just removed the directory of a killed run
 		_ = run.Close()
 		return Prepare(group)
 	}
@@ -120,7 +118,7 @@ const ViewName = "view"
 // successorFile is the socket of nvmecr serve, in the directory of its run's group.
 const successorFile = "serve.sock"
 
-// ErrServed: another process of this host listens for handovers.
+// ErrServed means that another process of this host listens for handovers.
 var ErrServed = errors.New("another process of this host serves the run")
 
 // A HandoverListener is a socket of ListenForHandovers.
@@ -134,8 +132,9 @@ func (l *HandoverListener) Close() error {
 	return errors.Join(l.UnixListener.Close(), unix.Close(l.dir))
 }
 
-// ListenForHandovers makes the socket on which the processes of the group's run on this host hand over what they have open. One
-// process at a time does, until it ends; for others it is ErrServed. What killed runs have left on this host is removed.
+// ListenForHandovers creates the socket on which processes of the group's run on this host hand over their open
+// files. One process at a time can listen; for others the error is ErrServed. It also removes what killed runs have
+// left on this host.
 func ListenForHandovers(group string) (*HandoverListener, error) {
 	dir, err := directory(group)
 	if err != nil {
@@ -150,7 +149,7 @@ func ListenForHandovers(group string) (*HandoverListener, error) {
 		return nil, ErrServed
 	}
 	name := filepath.Join(dir, successorFile)
-	err = remove(name) // of one that was killed
+	err = remove(name) // left by a killed server
 	var l *net.UnixListener
 	if err == nil {
 		l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: name})
@@ -196,15 +195,15 @@ func dial(group, socket string, kind int) (int, error) {
 // process of the run calls Use.
 const runFile = "run"
 
-// Use notes that a process of the group's run on this host has used the partition. What
-// goes wrong only makes Used wrong.
+// Use records that a process of the group's run on this host has used the partition. Errors only affect the result of
+// Used.
 func Use(group string) {
 	if group == "" || checkGroup(group) != nil {
 		return
 	}
 	fd, err := unix.Open(filepath.Join(prefix()+"-"+group, runFile), unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return // of another host
+		return // started on another host
 	}
 	_, _ = unix.Write(fd, []byte("used\n"))
 	_ = unix.Close(fd)
@@ -216,7 +215,7 @@ func Used(group string) bool {
 	return err == nil && info.Size() > 0
 }
 
-// removeGroup removes a directory, with what killed owners have left since before.
+// removeGroup removes a directory, including files that killed owners have left before a time.
 func removeGroup(dir string, before time.Time) {
 	sweep(dir, before)
 	_ = os.Remove(filepath.Join(dir, runFile))
@@ -224,8 +223,8 @@ func removeGroup(dir string, before time.Time) {
 	_ = os.Remove(filepath.Join(dir, indexFile))
 	_ = os.Remove(filepath.Join(dir, attachFile))
 	_ = os.RemoveAll(filepath.Join(dir, relayDir))
-	_ = os.Remove(filepath.Join(dir, ViewName)) // unless it is mounted
-	_ = os.Remove(dir)                          // unless a lock is left
+	_ = os.Remove(filepath.Join(dir, ViewName)) // fails if mounted
+	_ = os.Remove(dir)                          // fails if it has a lock
 }
 
 // EndRun undoes Prepare if a server continues, which later removes the directory (RemoveUnattached).
@@ -236,10 +235,9 @@ func EndRun(group string) {
 	}
 }
 
-// OtherUser returns the user whose group it is on this host, if this process is another
-// one's: a child that has changed its user. That the user is the one whom the
-// directory belongs to, not the one whom its name says, is for containers that give users
-// other numbers. A group without a directory is not used yet.
+// OtherUser returns the owner of the group on this host if that is another user than this process's: the process has
+// changed its user. It uses the owner of the directory, not the user id in its name, because containers may map user
+// ids. A group without a directory has not been used yet.
 func OtherUser(group string) (uid uint32, other bool) {
 	if group == "" || checkGroup(group) != nil {
 		return 0, false
@@ -258,8 +256,8 @@ func OtherUser(group string) (uid uint32, other bool) {
 	return uid, other
 }
 
-// RemoveGroup removes the directory of a group, with what killed owners have left. One that
-// is in use stays, and the next run on this host removes it when it is not any more.
+// RemoveGroup removes the directory of a group, including files of killed owners. If it is in use the next run on
+// this host removes it later.
 func RemoveGroup(group string) {
 	if checkGroup(group) == nil && group != "" {
 		removeGroup(prefix()+"-"+group, time.Now().Add(time.Minute))
@@ -270,7 +268,7 @@ func RemoveGroup(group string) {
 // groupAge is how long the directory of a group may exist without a lock in it.
 const groupAge = time.Minute
 
-// sweepGroups removes the directories of groups from before whose processes were all killed.
+// sweepGroups removes directories of groups that are older than a time and whose processes have all ended.
 func sweepGroups(before time.Time) {
 	dirs, _ := filepath.Glob(prefix() + "-*")
 	for _, dir := range dirs {
@@ -281,8 +279,8 @@ func sweepGroups(before time.Time) {
 	}
 }
 
-// sweepGroup removes the directory of a group, unless a process of the group lives. It takes all locks of the group
-// first.
+// sweepGroup removes the directory of a group unless a process of the group lives. It first takes all locks of the
+// group.
 func sweepGroup(dir string, before time.Time) {
 	for _, l := range []struct {
 		file string
@@ -316,14 +314,13 @@ func sweepGroup(dir string, before time.Time) {
 // litterAge is the age at which unlocked files count as left behind.
 const litterAge = 24 * time.Hour
 
-// swept: once per process is enough.
+// swept makes each process sweep once only.
 var swept sync.Once
 
-// sweep removes the files of owners that were killed: locks from before, which
-// it can take. Errors do not matter, the next process tries again.
+// sweep removes files of killed owners: locks older than a time, which it can take. Errors do not matter, since later
+// processes try again.
 func sweep(dir string, before time.Time) {
-	// All the time, so that no lock of this process is lost: closing any
-	// descriptor of its file would drop it.
+	// Held throughout, since closing any descriptor of a lock file would drop a lock of this process on it.
 	heldMu.Lock()
 	defer heldMu.Unlock()
 	names, _ := filepath.Glob(filepath.Join(dir, "*.lock"))

@@ -17,7 +17,7 @@ import (
 	"nvmecr/internal/shortdir"
 )
 
-// parse reads the message that b begins with.
+// parse reads the message at the beginning of b.
 func parse(b []byte) (code uint16, what string, err error) {
 	r := bytes.NewReader(b)
 	return readMessage(func(p []byte) error {
@@ -26,7 +26,7 @@ func parse(b []byte) (code uint16, what string, err error) {
 	})
 }
 
-// FuzzMessage: a message that is accepted says what it was made of.
+// FuzzMessage checks that an accepted message encodes to the same bytes.
 func FuzzMessage(f *testing.F) {
 	f.Add(newMessage(verbYield, ""))
 	f.Add(newMessage(verbDivide, "\x04\x00\x00\x00"))
@@ -43,8 +43,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzAnswer asks an owner with arbitrary bytes. It answers, or ends the
-// connection, and yields only when that is what was asked.
+// FuzzAnswer sends arbitrary bytes to an owner, which has to answer or end the connection, and may yield only if the
+// request is to yield.
 func FuzzAnswer(f *testing.F) {
 	ask := newMessage(verbYield, "")
 	f.Add(newMessage(verbDivide, "\x04\x00\x00\x00"), uint8(17))
@@ -68,7 +68,7 @@ func FuzzAnswer(f *testing.F) {
 			b = b[:min(len(b), 4096)]
 			n := min(int(cut), len(b))
 			for _, part := range [][]byte{b[:n], b[n:]} {
-				_, _ = here.Write(part) // it may have had enough
+				_, _ = here.Write(part) // the owner may have closed the connection
 			}
 			require.NoError(t, unix.Shutdown(fds[0], unix.SHUT_WR))
 			got, _ := io.ReadAll(here) // a reset, if it did not read everything
@@ -90,7 +90,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzAsk asks somebody who is no owner.
+// FuzzAsk sends a request to a peer that answers arbitrary bytes.
 func FuzzAsk(f *testing.F) {
 	f.Add(newMessage(statusBusy, ""), uint8(3))
 	f.Add(newMessage(statusRefused, "no"), uint8(17))

@@ -17,15 +17,15 @@ import (
 // indexFile is the socket of the index of the job's tree, in the directory of its run's group.
 const indexFile = "tree.sock"
 
-// ListenForIndex makes the socket on which the processes of the group's run on this host reach the index of the job's tree. Only who
-// has ListenForHandovers may call it.
+// ListenForIndex creates the socket on which processes of the group's run on this host reach the index of the job's
+// tree. The caller must have called ListenForHandovers.
 func ListenForIndex(group string) (*net.UnixListener, error) {
 	dir, err := directory(group)
 	if err != nil {
 		return nil, err
 	}
 	name := filepath.Join(dir, indexFile)
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed server
 		return nil, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})

@@ -25,8 +25,8 @@ const MaxKey = 60
 // MaxNote is the longest note of an owner, in bytes.
 const MaxNote = 64
 
-// patience is how often a waiting process tries the lock.
-const patience = 20 * time.Millisecond
+// retryPause is the interval at which a waiting process tries the lock.
+const retryPause = 20 * time.Millisecond
 
 // A Lock is the ownership of one key by this process.
 type Lock struct {
@@ -45,12 +45,11 @@ type Lock struct {
 
 // A BusyError says that another process owns the key. It is syscall.EBUSY.
 type BusyError struct {
-	Key string // or a name for it that says more
+	Key string // or a more descriptive name
 	PID int    // of the owner, 0 if not known
-	// Note is what the owner has left for processes that find it busy.
+	// Note is the owner's note for processes that find the key busy.
 	Note string
-	// Silent says that the owner did not answer in time, otherwise it
-	// answered that it cannot yield now.
+	// Silent is true if the owner did not answer in time, false if it cannot yield now.
 	Silent bool
 }
 
@@ -153,7 +152,7 @@ func (e *RefusedError) Error() string { return e.Reason }
 func (l *Lock) acquire(ctx context.Context, key string) error {
 	for {
 		busy, err := l.try()
-		if errors.Is(err, fs.ErrNotExist) && l.group != "" { // the last owner took the directory away
+		if errors.Is(err, fs.ErrNotExist) && l.group != "" { // the last owner has removed the directory
 			if _, err = directory(l.group); err == nil {
 				continue
 			}
@@ -169,8 +168,8 @@ func (l *Lock) acquire(ctx context.Context, key string) error {
 			busy.Key = key
 			return &busy
 		}
-		// It yielded, is ending, or is just starting: look again.
-		if !sleep(ctx, patience) {
+		// The owner has yielded, is ending, or is just starting: try again.
+		if !sleep(ctx, retryPause) {
 			return &BusyError{Key: key, PID: busy.PID, Silent: true}
 		}
 	}
@@ -191,9 +190,9 @@ func (l *Lock) try() (busy BusyError, err error) {
 	fd = ownfd.Hold(fd)
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
-	// The last owner may have removed the name after we opened it.
+	// The last owner may have removed the name since it was opened.
 	if err == nil && sameFile(fd, name) {
-		_ = unix.Fchmod(fd, unix.S_ISVTX|0o600) // keeps cleaners off; not vital
+		_ = unix.Fchmod(fd, unix.S_ISVTX|0o600) // keeps cleaners of /tmp away; optional
 		l.fd = fd
 		return busy, l.writeNote()
 	}
@@ -237,16 +236,14 @@ func (l *Lock) free() bool {
 	return err != nil || whole.Type == unix.F_UNLCK
 }
 
-// Release gives up the ownership. Calls after the first do nothing and return
-// what the first returned.
+// Release gives up the ownership. Later calls return the result of the first one.
 func (l *Lock) Release() error {
 	l.release.Do(func() {
-		// All of it while the lock is still ours: the next owner makes its own
-		// files as soon as it has the lock.
+		// While this process still has the lock: the next owner creates its own files as soon as it has it.
 		l.err = errors.Join(remove(l.path+".sock"), ownfd.CloseFile(l.listen), remove(l.path+".lock"))
 		l.forget()
 		if l.group != "" {
-			_ = os.Remove(filepath.Dir(l.path)) // unless there are others
+			_ = os.Remove(filepath.Dir(l.path)) // fails if it has other files
 		}
 	})
 	return l.err

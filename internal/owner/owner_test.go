@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// hold acquires the key "k" of a group, says so, and stays until stdin ends.
+// hold acquires the key "k" of a group, reports that, and keeps it until stdin ends.
 func hold(group string, onYield func() bool) {
 	if _, err := Acquire(context.Background(), group, "k", "", onYield); err != nil {
 		fmt.Println("error:", err)
@@ -97,8 +97,7 @@ func forkedChild() {
 	os.Exit(0)
 }
 
-// race takes and gives up the key many times; each time it must be alone,
-// which a file made with O_EXCL shows.
+// race acquires and releases the key many times. A file created with O_EXCL shows that it has no concurrent owner.
 func race() {
 	alone := filepath.Join(base, "alone")
 	for i := 0; i < 50; i++ {
@@ -108,7 +107,7 @@ func race() {
 		var err error
 		for {
 			l, err = Acquire(ctx, "", "k", "", func() bool {
-				// Only between rounds is there anything to give up.
+				// The key can be released only between rounds.
 				select {
 				case <-mine:
 					return true
@@ -133,7 +132,7 @@ func race() {
 		_ = f.Close()
 		_ = os.Remove(alone)
 		if i%2 == 0 {
-			mine <- l // whoever asks first gets it
+			mine <- l // the first request gets it
 		}
 		if err := l.Release(); err != nil {
 			fmt.Println("release:", err)
@@ -178,7 +177,7 @@ func (p *process) line(t *testing.T) string {
 	return strings.TrimSpace(s)
 }
 
-// hang is how long nothing takes, on however busy a machine.
+// hang is longer than anything takes on a busy machine.
 const hang = 5 * time.Minute
 
 func soon(t *testing.T) context.Context {
@@ -220,8 +219,7 @@ func TestOwnerEnds(t *testing.T) {
 	}
 }
 
-// A forked child has the owner's descriptors, lock file and listening socket
-// included, but not its lock.
+// TestForkedChildKeepsNothing checks that a forked child has the owner's descriptors, but not its lock.
 func TestForkedChildKeepsNothing(t *testing.T) {
 	p := start(t, "forks")
 	child, err := strconv.Atoi(strings.TrimPrefix(p.line(t), "child "))
@@ -235,8 +233,8 @@ func TestForkedChildKeepsNothing(t *testing.T) {
 	require.NoError(t, l.Release())
 }
 
-// An owner that is stopped accepts no question; the wait ends with ctx, or
-// with the owner, even if a child of it keeps the socket open.
+// TestSilentOwner checks that the wait for a stopped owner ends with ctx, or with the owner, even if a child of it
+// keeps the socket open.
 func TestSilentOwner(t *testing.T) {
 	p := start(t, "forks")
 	child, err := strconv.Atoi(strings.TrimPrefix(p.line(t), "child "))
@@ -283,7 +281,7 @@ func TestThisProcessHasItAlready(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Acquire(soon(t), "", "k", "", nil)
 	require.ErrorIs(t, err, syscall.EBUSY)
-	// The refused attempt must not have cost us the lock.
+	// The refused attempt must not have dropped the lock.
 	p := start(t, "busy")
 	require.Contains(t, p.line(t), "error:")
 	require.NoError(t, l.Release())
@@ -292,7 +290,7 @@ func TestThisProcessHasItAlready(t *testing.T) {
 	require.Equal(t, "held", p.line(t))
 }
 
-// onYield may release the lock itself, and is not called once it is released.
+// TestYieldReleases checks that onYield may release the lock itself, and is not called after the release.
 func TestYieldReleases(t *testing.T) {
 	var l *Lock
 	var calls atomic.Int32
@@ -336,8 +334,7 @@ func TestStrangeMessages(t *testing.T) {
 	}
 }
 
-// What the owner has noted is there for those who find it busy, and gone with it.
-// An owner that is asked to yield before it has said how it divides is not kept from saying it.
+// TestDivideIsSetWhileAskedToYield checks that OnDivide can be called while onYield runs.
 func TestDivideIsSetWhileAskedToYield(t *testing.T) {
 	asked, ready := make(chan struct{}), make(chan struct{})
 	l, err := Acquire(soon(t), "", "k", "", func() bool {
@@ -420,8 +417,7 @@ func TestForeignDirectory(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EACCES)
 }
 
-// TestGroups: keys of different groups have nothing to do with each other, and what
-// nobody uses of a group goes with it.
+// TestGroups checks that keys of different groups are independent, and that an unused directory is removed.
 func TestGroups(t *testing.T) {
 	a, err := Acquire(soon(t), "a", "k", "", nil)
 	require.NoError(t, err)
@@ -461,7 +457,7 @@ func TestKeys(t *testing.T) {
 	assert.LessOrEqual(t, len("/tmp/nvmecr-4294967295-"+strings.Repeat("g", MaxGroup)+"/"+long+".sock"), 107)
 }
 
-// The cleaner of /tmp leaves files with the sticky bit alone.
+// TestLockFileHasStickyBit checks for the sticky bit, which keeps cleaners of /tmp away.
 func TestLockFileHasStickyBit(t *testing.T) {
 	l, err := Acquire(soon(t), "", "k", "", nil)
 	require.NoError(t, err)
@@ -471,7 +467,7 @@ func TestLockFileHasStickyBit(t *testing.T) {
 	assert.EqualValues(t, unix.S_ISVTX|0o600, st.Mode&0o7777)
 }
 
-// What a killed owner left is removed one day, what is held never is.
+// TestSweep checks that files of killed owners are removed after a day, and that locked files never are.
 func TestSweep(t *testing.T) {
 	p := start(t, "busy")
 	require.Equal(t, "held", p.line(t))
@@ -494,7 +490,8 @@ func TestSweep(t *testing.T) {
 	require.NoError(t, mine.Release())
 }
 
-// What is left of a group whose processes were all killed is removed, what one has that lives never is.
+// TestSweepGroups checks that the directory of a group is removed after all of its processes were killed, and not
+// before.
 func TestSweepGroups(t *testing.T) {
 	future := time.Now().Add(time.Hour)
 	for _, role := range []string{"prepares", "attaches used", "busy used"} {
@@ -521,8 +518,8 @@ func TestSweepGroups(t *testing.T) {
 	RemoveGroup("used")
 }
 
-// A process that has changed its user is told whose the run is, on the host where it began,
-// also when nobody has a lock.
+// TestOtherUser checks that a process that has changed its user gets the owner of the run, on the first host, also
+// when no process has a lock.
 func TestOtherUser(t *testing.T) {
 	const group = "0123456789abcdef"
 	_, other := OtherUser(group)

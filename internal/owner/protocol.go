@@ -21,8 +21,8 @@ const (
 	headerSize = 16
 	magic      = "NVCO"
 	version    = 1
-	maxText    = 128 << 10 // as much as a variable of the environment
-	maxReason  = 1024      // why something was refused
+	maxText    = 128 << 10 // the limit of a variable of the environment
+	maxReason  = 1024      // reason of a refusal
 )
 
 // Verbs and statuses are part of the protocol and never change.
@@ -114,7 +114,7 @@ func accept(listen *os.File, answer func(conn *os.File)) {
 		switch {
 		case err != nil:
 		case failed != nil: // out of descriptors: clients try again
-			time.Sleep(patience)
+			time.Sleep(retryPause)
 		default:
 			go answer(os.NewFile(uintptr(fd), listen.Name()))
 		}
@@ -142,13 +142,12 @@ func (l *Lock) answer(conn *os.File) {
 	case verb == verbDivide && len(what) >= 4:
 		status, text = l.divide(binary.LittleEndian.Uint32([]byte(what)), what[4:])
 	}
-	_, _ = conn.Write(newMessage(status, text)) // one that has gone away needs no answer
+	_, _ = conn.Write(newMessage(status, text)) // fails if the peer has ended
 }
 
-// OnDivide sets what is called when another process asks that the store be divided
-// among a number of ranks, by a mapping, on a goroutine of the package and not at the same time as
-// onYield. syscall.EBUSY makes the other process ask again. Until it is set that is
-// the answer.
+// OnDivide sets the function that divides the store among a number of ranks, by a mapping, when another process
+// requests that. It is called on a goroutine of the package, not at the same time as onYield. syscall.EBUSY makes the
+// other process ask again, which is also the answer until OnDivide is called.
 func (l *Lock) OnDivide(f func(ranks uint32, mapping string) error) {
 	l.onDivide.Store(&f) // without l.asked: onYield may be waiting for the caller
 }
@@ -208,7 +207,7 @@ func ask(ctx context.Context, name string, request []byte, free func() bool) (st
 	}
 	status, text, err = readMessage(func(b []byte) error {
 		for n := 0; n < len(b); {
-			_ = conn.SetReadDeadline(time.Now().Add(5 * patience))
+			_ = conn.SetReadDeadline(time.Now().Add(5 * retryPause))
 			k, err := conn.Read(b[n:])
 			n += k
 			switch {

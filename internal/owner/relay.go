@@ -20,10 +20,10 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// A process may have taken on to write to files what other processes write to sockets (posixshim). Who opens a file, or looks at
-// its size, has to find what was written before, also by a process that has ended since. Each process that has such sockets
-// therefore listens in the directory relayDir of its group: it answers each byte of a connection with a byte when it has written what was
-// there. A connection is kept from one question to the next.
+// A process may relay data from sockets, which other processes write to, into files (posixshim). A process that opens
+// such a file, or reads its size, has to see all data written before, also by processes that have ended. So each
+// relaying process listens in the directory relayDir of its group. It answers each byte on a connection with a byte
+// when it has written all data that was in its sockets. Connections are kept.
 
 // relayDir is in the directory of a group, while a process relays.
 const relayDir = "relay"
@@ -36,14 +36,14 @@ type Relays struct {
 
 	mu     sync.Mutex
 	listen *os.File
-	file   string // of this process's socket, in relayDir
+	file   string // name of this process's socket in relayDir
 
-	awaiting sync.Mutex          // held by Await; guards what follows
+	awaiting sync.Mutex          // held by Await; guards the fields below
 	asked    map[string]int      // connections to others, by file
-	silent   map[string]struct{} // files of those that have not answered
+	silent   map[string]struct{} // files of relays that have not answered
 }
 
-var relayNumber atomic.Uint64 // of those of this process
+var relayNumber atomic.Uint64 // number of the next relay of this process
 
 // Listen adds this process to the relays, until Close. finish writes the data in its sockets to the files.
 func (c *Relays) Listen(finish func()) error {
@@ -53,7 +53,7 @@ func (c *Relays) Listen(finish func()) error {
 	}
 	dir = filepath.Join(dir, relayDir)
 	file := strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(relayNumber.Add(1), 10)
-	hidden := filepath.Join(dir, "."+file) // until it listens
+	hidden := filepath.Join(dir, "."+file) // until the socket listens
 	var listen *os.File
 	for range 3 { // Close of another process may remove the directory
 		if err = os.Mkdir(dir, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
@@ -116,14 +116,14 @@ func (c *Relays) Close() error {
 	}
 	dir := filepath.Join(Directory(c.Group), relayDir)
 	_ = os.Remove(filepath.Join(dir, c.file))
-	_ = os.Remove(dir) // unless another process relays, too
+	_ = os.Remove(dir) // fails if another process relays, too
 	err := ownfd.CloseFile(c.listen)
 	c.listen, c.file = nil, ""
 	return err
 }
 
-// Await returns when the others have written what they had when it was called. It costs one system call where there are none. One
-// that does not answer in time is not waited for again, and one that is stopped not at all.
+// Await waits until other relays have written the data that was in their sockets when it was called. Without relays
+// it costs one system call. A relay that has not answered in time is not waited for again, a stopped one not at all.
 func (c *Relays) Await() {
 	if c.Group == "" {
 		return
@@ -177,7 +177,7 @@ func (c *Relays) connect(file string) bool {
 		}
 		return false
 	}
-	slice := unix.NsecToTimeval(patience.Nanoseconds())
+	slice := unix.NsecToTimeval(retryPause.Nanoseconds())
 	if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &slice) != nil {
 		_ = ownfd.Close(fd)
 		return false

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process that awaits relays finds done what they had to do, and does not wait for those that have ended or do not answer.
+// TestRelays checks that Await waits for the work of relays, but not for relays that have ended or do not answer.
 func TestRelays(t *testing.T) {
 	group := "relaytest"
 	require.NoError(t, Prepare(group))
 	t.Cleanup(func() { RemoveGroup(group) })
 	reader := &Relays{Group: group, Timeout: time.Minute}
-	reader.Await() // nobody relays
+	reader.Await() // no relays
 
 	var one, two Relays
 	one.Group, two.Group = group, group
@@ -53,7 +53,7 @@ func TestRelays(t *testing.T) {
 	reader.Timeout = time.Millisecond
 	reader.Await()
 	reader.Timeout = time.Hour
-	reader.Await() // not again
+	reader.Await() // does not wait again
 	close(stopped)
 
 	for _, c := range []*Relays{&one, &two, reader} {

@@ -12,7 +12,8 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Who hands over reaches who listens for that group, also after one that was killed, and learns where there is none.
+// TestSuccessor checks that DialSuccessor reaches the listener of the group, also after an earlier one was killed,
+// and fails if there is none.
 func TestSuccessor(t *testing.T) {
 	old := base
 	base = t.TempDir()

@@ -11,15 +11,15 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// The index and a process of its host share memory for the bytes of files. The index makes it, and sends it as the first thing on
+// The index and a process of its host share memory for file data. The index creates the memory and sends it first on
 // the connection: one byte, and with hasWindow a descriptor of the memory.
 const (
 	noWindow  byte = 0
 	hasWindow byte = 1
 )
 
-// ShareWindow makes memory of so many bytes, and shares it with the process at the other end of a connection that ListenForIndex has. It is
-// given back with CloseWindow. Where there is no memory to be had the other end is told, and window is nil.
+// ShareWindow creates memory of size bytes and shares it with the process at the other end of a connection of
+// ListenForIndex. CloseWindow frees it. If there is no memory, the other end is notified and window is nil.
 func ShareWindow(conn *net.UnixConn, size int) (window []byte, err error) {
 	fd, window, failed := makeWindow(size)
 	first, rights := []byte{noWindow}, []byte(nil)

@@ -16,7 +16,7 @@ import (
 
 const windowSize = 1 << 16
 
-// introduced dials an index that introduces itself so.
+// introduced dials an index that begins the connection with introduce.
 func introduced(t *testing.T, patience time.Duration, introduce func(*net.UnixConn)) (int, []byte, error) {
 	old := base
 	base = t.TempDir()
@@ -37,7 +37,7 @@ func introduced(t *testing.T, patience time.Duration, introduce func(*net.UnixCo
 	return fd, window, err
 }
 
-// Both ends have the memory, and neither can take it from the other.
+// TestWindow checks that both ends have the memory, and that neither can shrink it.
 func TestWindow(t *testing.T) {
 	var theirs []byte
 	fd, ours, err := introduced(t, hang, func(conn *net.UnixConn) {

@@ -7,18 +7,18 @@ import (
 
 // A descriptor has the lowest free number until Hold has moved it. An application that has closed a standard descriptor, or
 // calls dup2, is about to give a number of its choice to a file: the kernel's dup2 would be EBUSY, or replace the
-// descriptor of the runtime. So threads that run beside those of the application wait until the application has done that.
+// descriptor of the runtime. So other threads of the runtime wait until the application has done that.
 
-// chooseTime is for how long they wait: an application that has closed a descriptor may want its number never again.
+// chooseTime is the maximum waiting time: an application that has closed a descriptor may never want its number again.
 const chooseTime = 100 * time.Millisecond
 
 var choosing struct {
 	mu    sync.RWMutex // held for reading while a descriptor is opened
-	until time.Time    // the application is about to choose; zero: it is not
+	until time.Time    // end of the waiting time; zero: the application is not choosing
 }
 
-// Choose is told that the application is about to give a number of its choice to a descriptor, or with false that it has. It returns
-// when no thread has a descriptor that Open has not held yet.
+// Choose announces that the application is about to give a number of its choice to a descriptor, or, with false, that it has. It
+// returns when no other thread has a descriptor between Open's open and Hold.
 func Choose(begins bool) {
 	choosing.mu.Lock()
 	defer choosing.mu.Unlock()
@@ -27,8 +27,8 @@ func Choose(begins bool) {
 	}
 }
 
-// Open runs open, which opens one descriptor and does not block, and holds that. It is for threads that run beside those of the
-// application.
+// Open runs open, which opens one descriptor and does not block, and holds the descriptor. It is for threads that run concurrently with
+// those of the application.
 func Open(open func() (int, error)) (int, error) {
 	choosing.mu.RLock()
 	for choosing.until.After(time.Now()) {

@@ -19,27 +19,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Keeper is told of descriptors.
+// A Keeper protects descriptors of the runtime from the application.
 type Keeper struct {
-	// Hold takes note of a descriptor and may move it: it returns its number.
+	// Hold registers a descriptor and may move it: it returns the descriptor's number.
 	Hold func(fd int) int
-	// Stay notes a descriptor whose number other code has to know. May be nil.
+	// Stay registers a descriptor that cannot be moved, since other code uses its number. It may be nil.
 	Stay func(fd int)
-	// Drop forgets one that is about to be closed. One that was never held
-	// is ignored.
+	// Drop unregisters a descriptor that is about to be closed. It ignores unknown ones.
 	Drop func(fd int)
-	// Aside runs open while all numbers that applications use are taken. It
-	// is called by one goroutine at a time. May be nil.
+	// Aside runs open while all numbers that applications use are occupied. It is called by one goroutine at a time. It may be nil.
 	Aside func(open func())
 }
 
 var keeper atomic.Pointer[Keeper]
 
-// Keep makes k the one that is told from now on.
+// Keep sets the Keeper.
 func Keep(k Keeper) { keeper.Store(&k) }
 
-// Hold takes over fd, which has just been opened, and returns the number that
-// it is to be used by.
+// Hold registers fd, which has just been opened, and returns the number to use for it.
 func Hold(fd int) int {
 	if k := keeper.Load(); k != nil {
 		return k.Hold(fd)
@@ -47,7 +44,7 @@ func Hold(fd int) int {
 	return fd
 }
 
-// HoldInPlace takes over fd, which has to keep its number.
+// HoldInPlace registers fd without moving it.
 func HoldInPlace(fd int) {
 	if k := keeper.Load(); k != nil && k.Stay != nil {
 		k.Stay(fd)
@@ -63,15 +60,15 @@ func Close(fd int) error {
 // CloseFile closes f, made of a descriptor that Hold has returned.
 func CloseFile(f *os.File) error {
 	if raw, err := f.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { drop(int(fd)) }) // closed already: Close says so
+		_ = raw.Control(func(fd uintptr) { drop(int(fd)) }) // fails if already closed; Close then returns an error
 	}
 	return f.Close()
 }
 
 var aside sync.Mutex
 
-// Aside runs open, which opens descriptors whose numbers it does not choose: they
-// are out of the application's way. What other threads open meanwhile is so, too.
+// Aside runs open, which opens descriptors whose numbers it cannot choose, so that they get numbers which applications do not use. The
+// same applies to descriptors that other threads open meanwhile.
 func Aside(open func()) {
 	aside.Lock()
 	defer aside.Unlock()
@@ -82,8 +79,7 @@ func Aside(open func()) {
 	}
 }
 
-// Drop forgets a descriptor that Hold has returned, or HoldInPlace was given, which other code closes;
-// less than 0 is none.
+// Drop unregisters a descriptor of Hold or HoldInPlace, which other code closes. A negative one is ignored.
 func Drop(fd int) {
 	if fd >= 0 {
 		drop(fd)

@@ -50,7 +50,7 @@ func TestKeeperIsToldBeforeTheDescriptorIsClosed(t *testing.T) {
 func TestHoldInPlace(t *testing.T) {
 	t.Cleanup(func() { keeper.Store(nil) })
 	keeper.Store(nil)
-	HoldInPlace(7) // nobody is told
+	HoldInPlace(7) // without a Keeper
 	Keep(Keeper{})
 	HoldInPlace(7)
 	var stays []int

@@ -9,28 +9,28 @@ import (
 	"syscall"
 )
 
-// Contain ends a panic and makes it the error of a function, which defers Contain itself. during says what was going on.
+// Contain recovers from a panic and makes it the error of a function, which defers Contain itself. during describes what the function
+// does.
 func Contain(during string, err *error) {
 	if r := recover(); r != nil {
 		*err = Error(during, r)
 	}
 }
 
-// Error is an EIO that says what recover has returned during something, and where in this program that began. It is called by the
-// deferred function that has called recover, while the stack of the panic is still there.
+// Error returns an EIO with the value of recover, and the place in this program at which the panic began. The deferred function that
+// has called recover calls it, while the stack of the panic still exists.
 func Error(during string, recovered any) error {
 	return &internal{fmt.Sprintf("internal error during %s, please report it: %v, at %s", during, recovered, place())}
 }
 
-// internal is an EIO whose text is all that it says.
+// internal is an EIO with a text.
 type internal struct{ text string }
 
 func (e *internal) Error() string { return e.text }
 
 func (e *internal) Unwrap() error { return syscall.EIO }
 
-// place is where the panic under way began. Of one that was passed on by a deferred function, which is another panic
-// above it, that is the first place.
+// place returns where the panic in progress began. If a deferred function has passed a panic on, it is the place of the first one.
 func place() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])

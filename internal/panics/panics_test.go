@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestContain: a panic is EIO, and tells what was going on and where it began, also if a deferred function passes it on.
+// TestContain checks that a panic becomes EIO with its context and place, also if a deferred function passes it on.
 func TestContain(t *testing.T) {
 	for name, f := range map[string]func(){
 		"at once":   breakDown,

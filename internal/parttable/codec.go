@@ -11,8 +11,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// The layout is drawn in the package comment. Nothing here may change within
-// a version.
+// The package comment describes the layout. These values must not change within a version.
 const (
 	slotSize   nvmf.Bytes = 1 << 20
 	headerSize nvmf.Bytes = 4096
@@ -163,9 +162,8 @@ func isMark(header []byte) bool {
 	return string(header[:len(mark)]) == mark && len(bytes.Trim(header[len(mark):], "\x00")) == 0
 }
 
-// isBlank reports whether head, the first HeadSize bytes, is of a namespace that
-// was never formatted and whose unwritten bytes read as fill. A mark that was
-// being written when a crash came counts as blank.
+// isBlank reports whether head, the first HeadSize bytes, is of a namespace that was never formatted, whose unwritten bytes read as
+// fill. A mark that is incomplete after a crash counts as blank.
 func isBlank(head []byte, fill byte) bool {
 	for i, c := range head[:headerSize] {
 		if c != fill && c != 0 && (i >= len(mark) || c != mark[i]) {

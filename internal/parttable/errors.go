@@ -4,28 +4,28 @@ import "errors"
 
 // Errors of reading a table.
 var (
-	// ErrNoTable: the namespace was never formatted, or was released.
+	// ErrNoTable means that the namespace was never formatted, or was released.
 	ErrNoTable = errors.New("is not formatted")
-	// ErrForeign: it holds data that is not ours.
+	// ErrForeign means that the namespace has data that is not nvmecr's.
 	ErrForeign = errors.New("holds data of something else")
-	// ErrVersion: the table is of a version, or has features, not known here.
+	// ErrVersion means that the table has an unknown version, or unknown features.
 	ErrVersion = errors.New("has a partition table of an unknown version")
-	// ErrCorrupt: the magic is there but neither copy is valid.
+	// ErrCorrupt means that the magic is present but neither copy is valid.
 	ErrCorrupt = errors.New("has a damaged partition table")
 )
 
 // Errors of Table.Check.
 var (
-	// ErrOtherName: the table is of another store.
+	// ErrOtherName means that the table belongs to another store.
 	ErrOtherName = errors.New("belongs to another store")
-	// ErrOtherOwner: the table is of another user.
+	// ErrOtherOwner means that the table belongs to another user.
 	ErrOtherOwner = errors.New("belongs to another user")
-	// ErrOtherSize: the job had another number of ranks.
+	// ErrOtherSize means that the job had another number of ranks.
 	ErrOtherSize = errors.New("was written by a job of another size")
-	// ErrOtherTree: the partitions hold something else.
+	// ErrOtherTree means that the partitions have another kind of tree.
 	ErrOtherTree = errors.New("was formatted with another --view")
-	// ErrOtherTargets: the targets were others, or in another order.
+	// ErrOtherTargets means that the targets differ, or have another order.
 	ErrOtherTargets = errors.New("was written with other targets")
-	// ErrOtherMirror: it is mirrored, and was to be opened alone, or the other way round.
+	// ErrOtherMirror means that a mirrored namespace is opened alone, or one that is not mirrored as a mirror.
 	ErrOtherMirror = errors.New("was formatted with another --copies-sync")
 )

@@ -1,14 +1,13 @@
 package parttable
 
-// A signature tells what a namespace is used for by something else.
+// A signature identifies a format of other software.
 type signature struct {
 	at    int
 	bytes string
 	what  string
 }
 
-// signatures are those of what namespaces are commonly formatted with; all lie
-// within signatureSpan.
+// signatures are those of common formats. All are within signatureSpan.
 var signatures = []signature{
 	{0x438, "\x53\xef", "an ext2, ext3 or ext4 file system"},
 	{0, "XFSB", "an XFS file system"},
@@ -23,10 +22,10 @@ var signatures = []signature{
 	{0xff6, "SWAPSPACE2", "swap space"},
 }
 
-// signatureSpan is how much of the namespace the signatures need.
+// signatureSpan is the number of bytes needed to check the signatures.
 const signatureSpan = 0x10040 + 8
 
-// foreign returns what head, the start of a namespace, is a signature of, or "".
+// foreign returns the name of the format that head, the start of a namespace, has a signature of, or "".
 func foreign(head []byte) string {
 	for _, s := range signatures {
 		if end := s.at + len(s.bytes); end <= len(head) && string(head[s.at:end]) == s.bytes {

@@ -20,7 +20,7 @@ const (
 	fuzzTime   = 20 * time.Second
 )
 
-// reseal makes the checksums of a slot hold, as far as its entries fit.
+// reseal corrects the checksums of a slot, as far as its entries fit.
 func reseal(b []byte) {
 	if n := int(binary.LittleEndian.Uint32(b[offEntries:])); n <= (len(b)-int(headerSize))/int(entrySize) {
 		binary.LittleEndian.PutUint64(b[offEntriesCRC:], crc64.Checksum(b[headerSize:][:n*int(entrySize)]))
@@ -53,8 +53,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzRead reads, repairs and replaces the table of a namespace whose head
-// somebody wrote who can compute checksums.
+// FuzzRead reads, repairs and replaces the table of a namespace whose head has arbitrary content with valid checksums.
 func FuzzRead(f *testing.F) {
 	dev, err := memdev.New(capacity, 4096, memdev.Options{})
 	require.NoError(f, err)
@@ -62,7 +61,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(nil), uint8(0))
 	f.Add([]byte{0, 5, 0, 0, 48, 0, 9, 0}, uint8(3))
 	f.Add([]byte{1, 6, 0, 0, 100, 0, 20, 0}, uint8(1))
-	f.Add([]byte{0, 7, 0, 0, 48, 0, 29, 0}, uint8(0)) // the last sequence
+	f.Add([]byte{0, 7, 0, 0, 48, 0, 29, 0}, uint8(0)) // the maximum sequence
 	f.Add([]byte{4, 3, 0, 0, 5, 0, 5, 0}, uint8(4))
 	f.Add([]byte(nil), uint8(7))
 	f.Fuzz(func(t *testing.T, script []byte, how uint8) {

@@ -7,22 +7,21 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ErrOutdated: a copy is intact but older than the other.
+// ErrOutdated means that a copy is valid but older than the other one.
 var ErrOutdated = errors.New("is older than the other copy")
 
-// Health is what the two copies of a table are like.
+// Health is the state of the two copies of a table.
 type Health struct {
 	Table *Table // the newest valid copy, nil without one
-	Err   error  // then why: as from Read
-	// Copies are nil for a good copy, or say what is wrong with it.
+	Err   error  // why Table is nil: the error of Read
+	// Copies has nil for a valid copy, or its error.
 	Copies [2]error
 }
 
 // CopyOffset returns where in the namespace a copy of the table lies.
 func CopyOffset(slot int) nvmf.Bytes { return nvmf.Bytes(slot) * slotSize }
 
-// Inspect looks at both copies of the table and changes nothing. The error is
-// the device's.
+// Inspect reads both copies of the table. It changes nothing. The error is that of the device.
 func Inspect(ctx context.Context, dev nvmf.Device) (*Health, error) {
 	m, err := open(ctx, dev)
 	if err != nil {
@@ -47,7 +46,7 @@ func (m *media) inspect(ctx context.Context) (*Health, error) {
 		return nil, err
 	}
 	if c.newest < 0 {
-		return &Health{Err: m.why(ctx, c), Copies: c.err}, nil
+		return &Health{Err: m.invalidReason(ctx, c), Copies: c.err}, nil
 	}
 	h := &Health{Table: c.table[c.newest], Copies: c.err}
 	if t := c.table[1-c.newest]; t != nil && t.Sequence != h.Table.Sequence {

@@ -11,7 +11,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A Range is a part of a namespace. Both are multiples of 4096.
+// A Range is a part of a namespace. Start and Length are multiples of 4096.
 type Range struct{ Start, Length nvmf.Bytes }
 
 // Read returns the newest valid copy of the table.
@@ -23,8 +23,7 @@ func Read(ctx context.Context, dev nvmf.Device) (*Table, error) {
 		return nil, err
 	}
 	defer m.close()
-	// Another process may write the table between our reads of its pieces. What
-	// looks like damage then is gone at the next look.
+	// Another process may write the table between the reads of its parts. The apparent damage is gone at the next attempt.
 	for try := 1; ; try++ {
 		t, err := m.newest(ctx)
 		if try == 3 || !errors.Is(err, ErrForeign) && !errors.Is(err, ErrCorrupt) {
@@ -33,8 +32,8 @@ func Read(ctx context.Context, dev nvmf.Device) (*Table, error) {
 	}
 }
 
-// Current reports, through the caller's queue, whether t still is the table of
-// the namespace. It reads one block, and is false where that is damaged.
+// Current reports whether t still is the table of the namespace, by reading one block through the caller's queue. It is false if that
+// block is damaged.
 func (t *Table) Current(dev nvmf.Device, q nvmf.Queue) bool {
 	m := &media{dev, q}
 	b := make([]byte, headerSize)
@@ -45,10 +44,8 @@ func (t *Table) Current(dev nvmf.Device, q nvmf.Queue) bool {
 	return err == nil && now.Generation == t.Generation && now.Sequence == t.Sequence
 }
 
-// Begin prepares a namespace for a table, whatever it holds: it writes the
-// formatting mark, then zeros the rest of the head, but for the run record, and
-// the ranges in also. When it returns they are durable. A table that was there is
-// gone.
+// Begin prepares a namespace for a table, whatever its content: it writes the formatting mark, then zeros the rest of the head, except
+// for the run record, and the ranges in also. When it returns these are durable. An existing table is lost.
 func Begin(ctx context.Context, dev nvmf.Device, also []Range) error {
 	m, err := open(ctx, dev)
 	if err != nil {
@@ -74,9 +71,8 @@ func Wipe(ctx context.Context, dev nvmf.Device) error {
 	return m.flush()
 }
 
-// Write makes t the table of the namespace, on which Begin was called if it
-// had none. It sets t.Sequence and t.Written. When it returns the table is
-// durable; a crash before that leaves the old table or the new one.
+// Write makes t the table of the namespace. If the namespace had no table, Begin has been called. Write sets t.Sequence and t.Written.
+// When it returns the table is durable; a crash before that leaves the old table or the new one.
 func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
 	if err := t.validate(t.version(), dev.Identity().Capacity()); err != nil {
 		return fmt.Errorf("partition table: %w", err)
@@ -102,8 +98,8 @@ func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
 	return m.writeSlots(t, first, 1-first)
 }
 
-// Extend is Write for a table with new partitions: it zeros the ranges in blank, which
-// are free in the table that is there, and makes that durable before.
+// Extend is Write for a table with new partitions. Before that it zeros the ranges in blank, which are free in the present table, and
+// makes that durable.
 func Extend(ctx context.Context, dev nvmf.Device, t *Table, blank []Range) error {
 	m, err := open(ctx, dev)
 	if err != nil {
@@ -121,8 +117,7 @@ func Extend(ctx context.Context, dev nvmf.Device, t *Table, blank []Range) error
 	return Write(ctx, dev, t)
 }
 
-// Repair writes a damaged or outdated copy of the table again, from the newest
-// valid one. It reports whether there was anything to do.
+// Repair rewrites a damaged or outdated copy of the table from the newest valid one. It reports whether that was necessary.
 func Repair(ctx context.Context, dev nvmf.Device) (repaired bool, err error) {
 	m, err := open(ctx, dev)
 	if err != nil {
@@ -153,15 +148,15 @@ func NewGeneration() (uint64, error) {
 	}
 }
 
-// copies is what the two slots hold.
+// copies is the content of the two slots.
 type copies struct {
 	header [2][]byte
-	table  [2]*Table // nil where the copy is not valid
-	err    [2]error  // then why
+	table  [2]*Table // nil for an invalid copy
+	err    [2]error  // why the copy is invalid
 	newest int       // slot of the newest valid copy, or -1
 }
 
-// media does the input and output, on a queue of its own.
+// media reads and writes the table through a queue of its own.
 type media struct {
 	dev nvmf.Device
 	q   nvmf.Queue
@@ -178,18 +173,17 @@ func open(ctx context.Context, dev nvmf.Device) (*media, error) {
 	return &media{dev: dev, q: q}, nil
 }
 
-// close ends the queue. What was written is durable by then, so that an error
-// of closing changes nothing.
+// close closes the queue. Its error does not matter, since written data is durable already.
 func (m *media) close() { _ = m.q.Close() }
 
-// newest returns the newest valid copy, or why there is none.
+// newest returns the newest valid copy, or the reason why there is none.
 func (m *media) newest(ctx context.Context) (*Table, error) {
 	c, err := m.copies(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if c.newest < 0 {
-		return nil, m.why(ctx, c)
+		return nil, m.invalidReason(ctx, c)
 	}
 	return c.table[c.newest], nil
 }
@@ -227,8 +221,7 @@ func (m *media) copies(ctx context.Context) (*copies, error) {
 	return c, nil
 }
 
-// overwritten is asked when slot 1 is valid and slot 0 is not: somebody may
-// have put a file system over it.
+// overwritten is called if slot 1 is valid and slot 0 is not. It returns an error if slot 0 was overwritten by another file system.
 func (m *media) overwritten(ctx context.Context) error {
 	head, err := m.read(ctx, 0, nvmf.Bytes(signatureSpan).AlignUp(4096))
 	if err != nil {
@@ -240,8 +233,8 @@ func (m *media) overwritten(ctx context.Context) error {
 	return nil
 }
 
-// why tells why there is no valid copy.
-func (m *media) why(ctx context.Context, c *copies) error {
+// invalidReason returns the reason why there is no valid copy.
+func (m *media) invalidReason(ctx context.Context, c *copies) error {
 	switch {
 	case isMark(c.header[0]):
 		return ErrNoTable
@@ -270,7 +263,7 @@ func foreignError(what string) error {
 	return fmt.Errorf("%w: %s; use another target, or overwrite it with --fresh", ErrForeign, what)
 }
 
-// begin: see Begin.
+// begin implements Begin.
 func (m *media) begin(also []Range) error {
 	block := make([]byte, headerSize)
 	copy(block, mark)
@@ -319,8 +312,7 @@ func (m *media) read(ctx context.Context, at, n nvmf.Bytes) ([]byte, error) {
 	}
 }
 
-// write is not repeated when the connection is lost: the lost one may still
-// land, after something that was written later.
+// write is not repeated if the connection is lost: the lost command may still be executed, after a later write.
 func (m *media) write(at nvmf.Bytes, b []byte) error { return m.transfer(nvmf.Write, at, b) }
 
 func (m *media) zero(r Range) error {
@@ -335,8 +327,7 @@ func (m *media) zero(r Range) error {
 	return nil
 }
 
-// transfer moves b, one command of at most MaxTransfer after the other: this
-// is no data path, and the order of writes stays what it looks like.
+// transfer transfers b by sequential commands of at most MaxTransfer. Speed does not matter here, and the order of writes is obvious.
 func (m *media) transfer(op nvmf.Opcode, at nvmf.Bytes, b []byte) error {
 	id := m.dev.Identity()
 	for len(b) > 0 {

@@ -78,8 +78,8 @@ func TestLargestTable(t *testing.T) {
 	require.Error(t, Write(ctx, dev, table), "one too many")
 }
 
-// A table that goes to the end of its slot, as earlier versions wrote it, can be read
-// and repaired, and is known to leave no space for a run record.
+// TestLargerThanToday checks that a table that fills its slot, of an earlier version, can be read and repaired, and leaves no space for
+// a run record.
 func TestLargerThanToday(t *testing.T) {
 	dev, err := memdev.New(64*nvmf.GiB, 512, memdev.Options{})
 	require.NoError(t, err)
@@ -133,12 +133,12 @@ func TestBlank(t *testing.T) {
 			_, err := Read(ctx, dev)
 			require.ErrorIs(t, err, c.err)
 			assert.NotContains(t, err.Error(), "\n")
-			// And whatever it was, Begin leaves none.
+			// Begin removes any content.
 			require.NoError(t, Begin(ctx, dev, []Range{{HeadSize, 4096}}))
 			_, err = Read(ctx, dev)
 			require.ErrorIs(t, err, ErrNoTable)
 			rest := bytes.Clone(dev.Bytes()[headerSize : HeadSize+4096])
-			for c := range 2 { // the run in progress writes its record meanwhile
+			for c := range 2 { // the run in progress writes its record
 				clear(rest[RunRecordOffset(c)-headerSize:][:RunRecordSize])
 			}
 			assert.True(t, isZero(rest), "what Begin leaves")
@@ -161,8 +161,7 @@ func setMark(b []byte) {
 	copy(b, mark)
 }
 
-// A file system made over a store is not repaired away because slot 1
-// happened to survive.
+// TestOverwrittenByFileSystem checks that Repair does not overwrite a new file system although slot 1 is still valid.
 func TestOverwrittenByFileSystem(t *testing.T) {
 	for _, s := range signatures {
 		t.Run(s.what, func(t *testing.T) {
@@ -181,7 +180,7 @@ func TestOverwrittenByFileSystem(t *testing.T) {
 	}
 }
 
-// Any one damaged 4 KiB block costs nothing, and is repaired.
+// TestOneDamagedSector checks that any damaged 4 KiB block loses nothing and is repaired.
 func TestOneDamagedSector(t *testing.T) {
 	dev := newMem(t, 4096)
 	table := format(t, dev)
@@ -203,10 +202,8 @@ func TestOneDamagedSector(t *testing.T) {
 	}
 }
 
-// The power is cut in every write of formatting, updating and wiping, at many
-// places of it, with and without a volatile cache: afterwards there is the old
-// table or the new one, or it can be seen that there is none; and it can be
-// done again.
+// TestCrash cuts the power at many places of every write of formatting, updating and wiping, with and without a volatile cache.
+// Afterwards there is the old table, the new one, or recognisably none, and the operation can be repeated.
 func TestCrash(t *testing.T) {
 	old, replaced := sample(), sample()
 	replaced.Name = "replaced"
@@ -286,9 +283,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashEverywhere does do with the power cut in each of its writes; with a
-// cache it cuts before each flush, when every block written since the last one
-// may have any of its versions.
+// crashEverywhere runs do with the power cut in each of its writes; with a cache before each flush, when each block written since the
+// last flush may have any of its versions.
 func crashEverywhere(t *testing.T, before, do func(nvmf.Device) error, cached bool, check func(*testing.T, nvmf.Device, string)) {
 	for n := 1; ; n++ {
 		for i, torn := range []int{0, 1, 5, 8, 15, 16, 100, 512, 600, 2048, 4095, 4096, 5000, 1 << 30} {
@@ -311,7 +307,7 @@ func crashEverywhere(t *testing.T, before, do func(nvmf.Device) error, cached bo
 				dev.CutAt(n, torn)
 			}
 			err = do(dev)
-			if err == nil { // that was the last one
+			if err == nil { // that was the last write
 				require.Less(t, dev.Count(op), n)
 				require.NoError(t, dev.Close())
 				return
@@ -355,7 +351,7 @@ func damage(dev nvmf.Device, at nvmf.Bytes) error {
 	return m.write(at, bytes.Repeat([]byte{0x5a}, 4096))
 }
 
-// A read is repeated when the connection was lost, a write is not.
+// TestConnectionLost checks that a read is repeated after a lost connection, and a write is not.
 func TestConnectionLost(t *testing.T) {
 	dev, err := blocktest.NewFaulty(newMem(t, 512))
 	require.NoError(t, err)

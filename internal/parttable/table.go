@@ -11,35 +11,34 @@ import (
 	"nvmecr/nvmf"
 )
 
-// HeadSize is what the table takes at the start of a namespace. Partitions
-// begin behind it.
+// HeadSize is the size of the table at the start of a namespace. Partitions begin behind it.
 const HeadSize = 2 * slotSize
 
-// MaxEntries is the most partitions one namespace can be given.
+// MaxEntries is the maximum number of partitions of a namespace.
 const MaxEntries = int((slotSize - headerSize - RunRecordSize) / entrySize)
 
-// mostEntries is the most that a table can have which an earlier version wrote.
+// maxEntries is the maximum number of entries of a table that an earlier version wrote.
 const maxEntries = int((slotSize - headerSize) / entrySize)
 
-// MaxName is the longest name of a store.
+// MaxName is the maximum length of the name of a store.
 const MaxName = 64
 
-// Singleton is the rank in the entry of the partition that is no rank's: that of job
-// scripts, and of programs that no launcher started.
+// Singleton is the rank in the entry of the singleton partition, of job scripts and programs without a launcher.
 const Singleton = -1
 
-// Shards is the incompatible feature of a store with one tree for all ranks: the singleton partition has the names, and what ranks
-// have are shards of files there (docs/dev/tree.md).
+// Shards is the incompatible feature of a store with one tree for all ranks: the singleton partition has the names, and the partitions
+// of ranks have shards of its files (docs/dev/tree.md).
 const Shards = 1 << 0
 
-// CopyArea is the incompatible feature of a namespace that has one (Table.Copies): a reader that does not know the area would give it to ranks.
+// CopyArea is the incompatible feature of a namespace with a copy area (Table.Copies): a program that does not know the area would give
+// it to ranks.
 const CopyArea = 1 << 1
 
-// Mirrored is the incompatible feature of a namespace whose first half is mirrored on another one (package mirror): who does not know of it
-// would write to one side alone.
+// Mirrored is the incompatible feature of a namespace whose first half is mirrored on another one (package mirror): a program that does
+// not know it would write to one side only.
 const Mirrored = 1 << 2
 
-// Copies stands for a rank where a segment is the copy area.
+// Copies is the rank of the copy area in lists of partitions.
 const Copies = -4
 
 // A Table is the content of a partition table.
@@ -51,10 +50,10 @@ type Table struct {
 	Name       string
 	UID        uint32
 	Generation uint64
-	Namespace  uuid.UUID // for people: a copied namespace keeps it
+	Namespace  uuid.UUID // for people; a copied namespace keeps it
 	JobSize    int
-	Target     int // this namespace is number Target
-	Targets    int // of so many
+	Target     int // index of this namespace in the store
+	Targets    int // number of namespaces of the store
 	Hugeblock  nvmf.Bytes
 	Created    time.Time
 	Written    time.Time // set by Write
@@ -65,7 +64,7 @@ type Table struct {
 // An Extent is a part of a namespace.
 type Extent struct{ Start, Length nvmf.Bytes }
 
-// End returns where the partitions of a namespace of that capacity have to end.
+// End returns the end of the space for partitions on a namespace of that capacity.
 func (t *Table) End(capacity nvmf.Bytes) nvmf.Bytes {
 	if t.Incompatible&CopyArea != 0 {
 		return t.Copies.Start
@@ -73,10 +72,10 @@ func (t *Table) End(capacity nvmf.Bytes) nvmf.Bytes {
 	return capacity
 }
 
-// Empty reports whether the namespace has no partition, but for a copy area: ranks find it as one that is not formatted, and keep the area.
+// Empty reports whether the namespace has no partition; it may have a copy area. Ranks treat it as unformatted, and keep the area.
 func (t *Table) Empty() bool { return len(t.Entries) == 0 }
 
-// FileSystems returns the partitions, and behind them the copy area, if there is one.
+// FileSystems returns the partitions, followed by the copy area, if any.
 func (t *Table) FileSystems() []Entry {
 	if t.Incompatible&CopyArea == 0 {
 		return t.Entries
@@ -109,7 +108,7 @@ func (t *Table) SingletonEntry() (Entry, bool) {
 	return t.Entry(Singleton)
 }
 
-// Tree says which tree the store has.
+// Tree returns the kind of tree of the store.
 func (t *Table) Tree() Tree {
 	if t.Incompatible&Shards != 0 {
 		return TreeOfJob
@@ -117,8 +116,8 @@ func (t *Table) Tree() Tree {
 	return TreeOfRanks
 }
 
-// Keeper returns the lowest rank with a partition here: its process writes damaged
-// copies of the table again. If there is none it is Singleton, or Copies where nothing but a copy area is there.
+// Keeper returns the rank whose process repairs damaged copies of the table: the lowest rank with a partition here, otherwise
+// Singleton, or Copies if there is only a copy area.
 func (t *Table) Keeper() int {
 	keeper := Singleton
 	if t.Empty() {
@@ -144,36 +143,35 @@ func (t *Table) version() uint32 {
 	return version1
 }
 
-// A Tree is what the partitions of a store hold.
+// A Tree is the kind of file systems in the partitions of a store.
 type Tree int
 
-// The trees.
+// Kinds of trees.
 const (
 	AnyTree     Tree = iota
 	TreeOfRanks      // each a file system of its own
 	TreeOfJob        // one file system together: Shards
 )
 
-// Want is what a process expects of the table it finds.
+// Want is what a process expects of a table.
 type Want struct {
 	Name string
 	UID  uint32
-	// AnyUser accepts the table of another user: root, reading or releasing.
+	// AnyUser accepts the table of another user, for root to read or release it.
 	AnyUser bool
-	// Size is the number of ranks; 0 accepts any.
+	// Size is the number of ranks; 0 accepts any number.
 	Size int
-	// Tree is what the partitions have to hold.
+	// Tree is the required kind of tree.
 	Tree Tree
-	// Target of Targets is the namespace's place; Targets 0 accepts any.
+	// Target is the index of the namespace among Targets; Targets 0 accepts any.
 	Target, Targets int
-	// Mirrored is what the namespace is opened as; where Targets is 0, either is accepted.
+	// Mirrored is whether the namespace is opened as part of a mirror; if Targets is 0, both are accepted.
 	Mirrored bool
 	// ReadOnly accepts features that forbid only writing.
 	ReadOnly bool
 }
 
-// Check returns an error unless the table is what w wants. It says what the
-// difference is and what to do.
+// Check returns an error unless the table is as w requires. The error names the difference and a remedy.
 func (t *Table) Check(w Want) error {
 	switch {
 	case t.Incompatible&^(Shards|CopyArea|Mirrored) != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
@@ -220,8 +218,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// validate returns an error unless the table makes sense by itself, on a
-// namespace of capacity bytes and in a version. Hostile media pass a checksum too.
+// validate returns an error unless the table is valid on a namespace of capacity bytes, in a version. Hostile media can have valid
+// checksums.
 func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 	if err := CheckName(t.Name); err != nil {
 		return fmt.Errorf("name %w", err)
@@ -246,7 +244,7 @@ func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 		return fmt.Errorf("copy area at %d, %d bytes long", t.Copies.Start, t.Copies.Length)
 	}
 	capacity = t.End(capacity)
-	// Ascending, so no two of them overlap.
+	// They are ascending, so they do not overlap.
 	end, ranks := HeadSize, make(map[int]bool)
 	for _, e := range t.Entries {
 		if e.Rank < Singleton || ranks[e.Rank] {

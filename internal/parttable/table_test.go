@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 const capacity = 16 * nvmf.MiB
 
-// sample is a table with a value in every field.
+// sample returns a table with a value in every field.
 func sample() *Table {
 	return &Table{
 		Sequence:   7,
@@ -57,8 +57,8 @@ func decode(b []byte, slot int) (*Table, error) {
 	return t, decodeEntries(t, b, rest, n, capacity)
 }
 
-// divided is a table that takes version 2: with a singleton partition, ranks in no order, one of
-// an earlier, larger job, and free space.
+// divided returns a table that needs version 2: with a singleton partition, unordered ranks, a rank of an earlier, larger job, and free
+// space.
 func divided() *Table {
 	t := sample()
 	t.Entries = []Entry{
@@ -70,14 +70,14 @@ func divided() *Table {
 	return t
 }
 
-// withCopies is a table of a namespace with a copy area.
+// withCopies returns a table of a namespace with a copy area.
 func withCopies() *Table {
 	t := sample()
 	t.Incompatible, t.Copies = CopyArea, Extent{Start: 10 * nvmf.MiB, Length: 6 * nvmf.MiB}
 	return t
 }
 
-// The bytes of a version never change.
+// TestGolden checks that the bytes of a version never change.
 func TestGolden(t *testing.T) {
 	for name, table := range map[string]*Table{"v1-slot1": sample(), "v2-slot1": divided(), "copies-slot1": withCopies()} {
 		name = "testdata/" + name + ".bin"
@@ -94,7 +94,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A table is written in the version that the most programs read.
+// TestVersion checks that a table is written in the oldest possible version.
 func TestVersion(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -119,7 +119,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// SingletonEntry and Keeper.
+// TestSingleton tests SingletonEntry and Keeper.
 func TestSingleton(t *testing.T) {
 	e, ok := divided().SingletonEntry()
 	assert.True(t, ok)
@@ -136,8 +136,7 @@ func TestSingleton(t *testing.T) {
 	assert.Zero(t, single.Keeper())
 }
 
-// resealed applies edit to the image of a table and makes the checksums right
-// again, as hostile media would.
+// resealed applies edit to the image of a table and corrects the checksums, as hostile media would.
 func resealed(table *Table, edit func(b []byte)) []byte {
 	b := encode(table, 0)
 	edit(b)
@@ -210,7 +209,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Every single flipped byte of the used part is noticed.
+// TestDecodeNoticesEveryByte checks that any flipped byte of the used part is detected.
 func TestDecodeNoticesEveryByte(t *testing.T) {
 	image := encode(sample(), 0)
 	used := int(headerSize) + len(sample().Entries)*int(entrySize)

@@ -1,5 +1,5 @@
-// Package preload makes the environment in which a job's processes load the
-// preload library and find their settings, on this host and on others.
+// Package preload returns the environment in which a job's processes load the preload library and find their settings, on this host and
+// on others.
 package preload
 
 import (
@@ -15,26 +15,24 @@ import (
 	"nvmecr/nvmf"
 )
 
-// library is what LD_PRELOAD names.
+// library is the file name of the preload library.
 const library = "libnvmecr.so"
 
-// ompiEnvList names the variables OpenMPI's mpirun carries to other hosts,
-// separated by ';'. Names alone take their values from mpirun's environment.
+// ompiEnvList is the variable with the names of variables that OpenMPI's mpirun passes to other hosts, separated by ';'. Their values
+// are those of mpirun's environment.
 const ompiEnvList = "OMPI_MCA_mca_base_env_list"
 
-// Library returns the path of the preload library, which lies where package
-// installed looks. One that LD_PRELOAD cannot name is an error.
+// Library returns the path of the preload library, which package installed finds. A path that LD_PRELOAD cannot contain is an error.
 func Library() (string, error) {
 	path, err := installed.Find(library)
-	// The dynamic linker splits LD_PRELOAD at both and knows no quoting.
+	// The dynamic linker splits LD_PRELOAD at colons and spaces, without quoting.
 	if err == nil && strings.ContainsAny(path, ": ") {
 		err = fmt.Errorf("%s cannot be preloaded from a path with a colon or a space: move it", path)
 	}
 	return path, err
 }
 
-// Environ returns base with the preload library and the settings of cfg, in the place of
-// what base has of either.
+// Environ returns base with the preload library and the settings of cfg, which replace those in base.
 func Environ(cfg *config.Config, base []string, library string) []string {
 	env := cfg.Environ(base)
 	preload := lookup(env, "LD_PRELOAD")
@@ -47,12 +45,9 @@ func Environ(cfg *config.Config, base []string, library string) []string {
 	return set(env, "LD_PRELOAD", preload)
 }
 
-// Propagate makes OpenMPI's mpirun take the preload and the settings to other
-// hosts; MPICH's Hydra and srun take everything unless told otherwise. Names
-// go into a variable, so that it also works for an mpirun inside a script.
-// mpirun refuses that variable together with options -x: where the job has
-// any, the names become options too. Targets that only this host can reach
-// need none of it.
+// Propagate makes OpenMPI's mpirun pass the preload and the settings to other hosts; Hydra of MPICH and srun pass all variables by
+// default. The names go into a variable, so that this also works for an mpirun inside a script. mpirun refuses that variable together
+// with options -x: if the job has such options, the names become options, too. Targets that only this host can reach need none of this.
 func Propagate(cfg *config.Config, argv, env []string) ([]string, []string) {
 	if !slices.ContainsFunc(cfg.Targets, Remote) {
 		return argv, env
@@ -69,15 +64,14 @@ func Propagate(cfg *config.Config, argv, env []string) ([]string, []string) {
 		}
 		return append(with, argv[1:]...), env
 	}
-	if old := lookup(env, ompiEnvList); old != "" { // perhaps by another nvmecr run, around this one
+	if old := lookup(env, ompiEnvList); old != "" { // may be set by an enclosing nvmecr run
 		had := strings.Split(old, ";")
 		names = append(had, slices.DeleteFunc(names, func(n string) bool { return slices.Contains(had, n) })...)
 	}
 	return argv, set(env, ompiEnvList, strings.Join(names, ";"))
 }
 
-// isOpenMPI reports whether a program is OpenMPI's launcher, whatever the name
-// it is called by.
+// isOpenMPI reports whether a program is OpenMPI's launcher, under any name.
 func isOpenMPI(program string) bool {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -110,7 +104,7 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// set returns env with name=value in the place of any other value.
+// set returns env with name=value, which replaces another value.
 func set(env []string, name, value string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		n, _, _ := strings.Cut(kv, "=")

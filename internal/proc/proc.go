@@ -17,13 +17,11 @@ import (
 	"time"
 )
 
-// KillTree sends SIGKILL to pid, to every process below it, and to every
-// process group that one of them leads: parents first, so that none lives to
-// see its children die. A process that was started while it looked may be
-// missed; call it again until Descendants is empty.
+// KillTree sends SIGKILL to pid, its descendants, and every process group that one of them leads: parents first, so that none notices
+// the death of its children. A process that is started meanwhile may be missed; call it again until Descendants is empty.
 func KillTree(pid int) {
 	for _, p := range append([]int{pid}, Descendants(pid)...) {
-		// A process that has ended is what we want: errors are no news.
+		// Errors mean that the process has ended.
 		if group, err := syscall.Getpgid(p); err == nil && group == p {
 			_ = syscall.Kill(-p, syscall.SIGKILL)
 		}
@@ -45,8 +43,7 @@ func Descendants(pid int) []int {
 	return found
 }
 
-// WithEnv returns the processes that were started with "name=value" in their
-// environment and have not ended, ourselves excepted.
+// WithEnv returns the processes, other than this one, that were started with "name=value" in their environment and have not ended.
 func WithEnv(name, value string) []int {
 	want := []byte(name + "=" + value)
 	var found []int
@@ -56,7 +53,7 @@ func WithEnv(name, value string) []int {
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "environ"))
 		if err != nil {
-			continue // ended, or not ours to read
+			continue // ended, or of another user
 		}
 		for _, kv := range bytes.Split(env, []byte{0}) {
 			if bytes.Equal(kv, want) {
@@ -68,10 +65,8 @@ func WithEnv(name, value string) []int {
 	return found
 }
 
-// KillWithEnv sends SIGKILL to the processes WithEnv finds until there are
-// none and all have ended, and returns how many it killed. Those that the
-// caller has found already (known) are killed before it looks: looking takes
-// milliseconds. It fails when ctx ends first.
+// KillWithEnv sends SIGKILL to the processes of WithEnv until all have ended, and returns how many it has killed. It kills known ones
+// before the search, which takes milliseconds. It fails if ctx ends first.
 func KillWithEnv(ctx context.Context, name, value string, known ...int) (int, error) {
 	killed := make(map[int]bool)
 	kill := func(pids []int) {
@@ -84,8 +79,7 @@ func KillWithEnv(ctx context.Context, name, value string, known ...int) (int, er
 	kill(known)
 	for {
 		kill(WithEnv(name, value))
-		// A process that dies loses its environment before it closes its
-		// files.
+		// A dying process loses its environment before it closes its files.
 		dying := slices.DeleteFunc(slices.Collect(maps.Keys(killed)), Ended)
 		if len(dying) == 0 && len(WithEnv(name, value)) == 0 {
 			return len(killed), nil
@@ -98,8 +92,7 @@ func KillWithEnv(ctx context.Context, name, value string, known ...int) (int, er
 	}
 }
 
-// Ended reports whether a process has ended with all its threads, so that
-// everything it had open is closed. It may still be a zombie.
+// Ended reports whether a process and all its threads have ended, so that all its files are closed. It may still be a zombie.
 func Ended(pid int) bool {
 	fields := stat(pid)
 	if len(fields) == 0 {

@@ -15,8 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start runs a shell that starts a sleep in a session of its own, prints its
-// pid, and waits for it.
+// start runs a shell that starts sleep in a session of its own, prints the pid of sleep, and waits for it.
 func start(t *testing.T, env ...string) (shell *exec.Cmd, sleep int) {
 	shell = exec.Command("sh", "-c", "setsid sleep 1000 & echo $!; wait")
 	shell.Env = append(os.Environ(), env...)
@@ -35,7 +34,7 @@ func start(t *testing.T, env ...string) (shell *exec.Cmd, sleep int) {
 	return shell, sleep
 }
 
-// hang is how long nothing takes, on however busy a machine.
+// hang is longer than anything takes on a busy machine.
 const hang = 5 * time.Minute
 
 func gone(t *testing.T, pid int) {

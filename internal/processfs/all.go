@@ -11,8 +11,8 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// Mount gives the process its mounts: its own files, and where the run has such a mount the files of all ranks.
-// It is called before the process uses any.
+// Mount adds the mounts of the process: its own files and, if the run has --mount-all, the files of all ranks. It is called before the
+// process uses any file.
 func (o *Opener) Mount() error {
 	o.Process.MountAt(o.Config.Mount)
 	switch {
@@ -27,7 +27,7 @@ func (o *Opener) Mount() error {
 	return o.Process.AddMount(cfg.Mount, all.openAll)
 }
 
-// openAll opens for any process, for reading, what a singleton finds.
+// openAll opens, read-only, the files that a singleton sees.
 func (o *Opener) openAll(write bool) (*vfs.Mount, error) {
 	if write {
 		return nil, unix.EROFS

@@ -11,9 +11,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// withDirectories gives a rank the directories that job scripts have made: a partition that is open for
-// writing gets those that it lacks. One that is open for reading, the first of this process,
-// is opened for writing for that. What goes wrong costs directories, not the partition.
+// withDirectories creates in a rank's partition the directories that job scripts have made. If the partition is open for reading, by
+// the first process of the rank, it is opened for writing for that. Errors only lose directories.
 func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*vfs.Mount, error) {
 	m := mountOf(part, hintFS{vfs.Microfs(part.FS), o}, opts)
 	if opts.ReadOnly && o.compared.Swap(true) {
@@ -27,7 +26,7 @@ func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*vf
 	if len(list) == store.MaxDirectories {
 		o.Logf("the job script has made more than %d directories: some may be missing", store.MaxDirectories)
 	}
-	lacking := lacks(part.FS, list)
+	lacking := missingDirectories(part.FS, list)
 	switch {
 	case len(lacking) == 0:
 	case !opts.ReadOnly:
@@ -36,7 +35,7 @@ func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*vf
 		}
 	default:
 		writable, err := o.Open(true)
-		if err != nil { // another process of the rank has it, and has made them
+		if err != nil { // another process of the rank has the partition, and has created the directories
 			return m, nil
 		}
 		return writable, part.Close()
@@ -44,8 +43,8 @@ func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*vf
 	return m, nil
 }
 
-// lacks returns those that are not there.
-func lacks(fs *microfs.FS, list []store.Directory) (lacking []store.Directory) {
+// missingDirectories returns the missing directories.
+func missingDirectories(fs *microfs.FS, list []store.Directory) (lacking []store.Directory) {
 	for _, d := range list {
 		if _, err := fs.Stat(microfs.RootIno, d.Path, false); errors.Is(err, unix.ENOENT) {
 			lacking = append(lacking, d)

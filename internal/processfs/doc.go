@@ -19,14 +19,14 @@ type Opener struct {
 	Config *config.Config
 	// Proc returns the rank of the process in the job.
 	Proc func() (store.Proc, error)
-	// Logf tells the user something, on one line.
+	// Logf prints a message to the user, on one line.
 	Logf func(format string, args ...any)
 	// Formatted, if not nil, returns store.Options.Formatted for the thread that calls it.
 	Formatted func() func() error
-	// Process is what the file system is for.
+	// Process is the process that uses the file system.
 	Process *posixshim.Process
 
-	// What a singleton sees of the ranks of the store, in all its mounts.
+	// A singleton's views of the ranks, shared by all its mounts.
 	viewing sync.Once
 	views   *store.Views
 	noRanks atomic.Bool // the store is known to have none

@@ -16,13 +16,13 @@ import (
 	"nvmecr/microfs"
 )
 
-// Programs that share files between ranks find that a file is not there. The first time that
-// another rank has it one line says so. Looking costs other partitions a mount for reading, so it is
-// done few times, in few partitions, for a short time, and for no program in which nothing is missing.
+// A program that shares files between ranks finds files missing. The first time that another rank has a missing file, a message says
+// so. The search mounts other partitions for reading. So it is made a few times only, in few partitions, with a short time-out, and
+// never if no file is missing.
 const (
-	maxHints     = 3               // looks of a process
-	hintPatience = 2 * time.Second // of one look
-	hintAll      = 8               // in a job of so many ranks all are looked at
+	maxHints     = 3               // searches of a process
+	hintPatience = 2 * time.Second // time-out of a search
+	hintAll      = 8               // a job of at most so many ranks is searched completely
 )
 
 // hintFS is a rank's file system.
@@ -63,7 +63,7 @@ func (h hintFS) Mkdir(dir microfs.Ino, path string, mode uint32) error {
 	return err
 }
 
-// hint looks whether another rank has what is missing.
+// hint searches other ranks for a missing file.
 func (h hintFS) hint(dir microfs.Ino, name string) {
 	if name == "" || h.o.said.Load() != 0 || h.o.looks.Load() >= maxHints || h.o.looks.Add(1) > maxHints {
 		return
@@ -90,11 +90,11 @@ func (h hintFS) hint(dir microfs.Ino, name string) {
 	}()
 	select {
 	case <-done:
-	case <-ctx.Done(): // it ends by itself
+	case <-ctx.Done(): // the search ends by itself
 	}
 }
 
-// missing returns the part of a path, from the root, up to what is missing.
+// missing returns the path, from the root, up to its first missing name.
 func (h hintFS) missing(dir microfs.Ino, name string) string {
 	start, err := h.FS.PathOf(dir)
 	if err != nil {
@@ -113,7 +113,7 @@ func (h hintFS) missing(dir microfs.Ino, name string) string {
 	return ""
 }
 
-// rankWith names a rank that has a path, or the job script.
+// rankWith names a rank, or the job script, that has a path.
 func (o *Opener) rankWith(ctx context.Context, proc store.Proc, name string) string {
 	cfg := *o.Config
 	cfg.Timeout = hintPatience
@@ -123,10 +123,10 @@ func (o *Opener) rankWith(ctx context.Context, proc store.Proc, name string) str
 		}
 		p, err := store.Open(ctx, &cfg, store.Proc{Rank: rank, Size: proc.Size}, store.Options{ReadOnly: true})
 		if err != nil {
-			continue // it has written nothing, perhaps
+			continue // it may have written nothing
 		}
 		a, err := p.FS.Stat(microfs.RootIno, name, false)
-		_ = p.Close() // it was only read
+		_ = p.Close() // only read
 		switch {
 		case err != nil:
 		case rank == parttable.Singleton && a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
@@ -139,8 +139,7 @@ func (o *Opener) rankWith(ctx context.Context, proc store.Proc, name string) str
 	return ""
 }
 
-// ranksToSearch are the ranks to look at: all of a small job, else those that are most likely to have
-// what another one lacks.
+// ranksToSearch returns the ranks to search: all ranks of a small job, otherwise those that are most likely to have the file.
 func ranksToSearch(proc store.Proc) []int {
 	list := []int{parttable.Singleton}
 	add := func(rank int) {

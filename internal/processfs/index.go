@@ -17,7 +17,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// dialIndex connects this process to the index of its job's tree, for which it writes the partition of that number.
+// dialIndex connects this process, which writes the given partition, to the index of its job's tree.
 func (o *Opener) dialIndex(partition uint32) (*tree.Client, error) {
 	cred, err := store.Cred()
 	if err != nil {
@@ -44,14 +44,14 @@ func (o *Opener) dialIndex(partition uint32) (*tree.Client, error) {
 	}
 }
 
-// helloTries is how often a process introduces itself to an index that is killed before it answers.
+// helloTries is the number of attempts to introduce the process to an index that is killed before it answers.
 const helloTries = 3
 
-// redialPause is between two attempts to reach the index.
+// redialPause is the pause between two attempts to reach the index.
 const redialPause = 20 * time.Millisecond
 
-// awaitIndex connects to the index. Where that was killed it waits for the one that `nvmecr run` starts in its place: on the host of that, since
-// elsewhere the socket waits.
+// awaitIndex connects to the index. If the index was killed, it waits for the successor that `nvmecr run` starts. This is needed only
+// on the same host, since connections of other hosts wait in the listening socket.
 func (o *Opener) awaitIndex(limit time.Time) (io.ReadWriteCloser, error) {
 	for {
 		s, err := o.reachIndex()
@@ -65,13 +65,13 @@ func (o *Opener) awaitIndex(limit time.Time) (io.ReadWriteCloser, error) {
 	}
 }
 
-// sharing is a connection to an index on this host, which shares memory with this process.
+// sharing is a connection to an index on this host, with shared memory.
 type sharing struct {
 	*stream
 	window []byte
 }
 
-// Window is the memory, or nil.
+// Window returns the shared memory, or nil.
 func (s *sharing) Window() []byte { return s.window }
 
 func (s *sharing) Close() error {
@@ -126,11 +126,11 @@ func dialTCP(address string, timeout time.Duration) (*stream, error) {
 	return s, nil
 }
 
-// A stream is a connected socket whose reads and writes block the calling thread: the runtime lives in an application, which may have
-// many threads, and few of its own.
+// A stream is a connected socket whose reads and writes block the calling thread. The runtime shares a process with an application that
+// may have many threads, and has few threads of its own.
 type stream struct {
 	fd      int
-	timeout time.Duration // of each read and write; 0: there is none
+	timeout time.Duration // time-out of each read and write; 0: none
 }
 
 func (s *stream) Read(b []byte) (int, error) {
@@ -153,7 +153,7 @@ func (s *stream) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// SetTimeout bounds each read and write that follows.
+// SetTimeout sets the time-out of later reads and writes.
 func (s *stream) SetTimeout(timeout time.Duration) error {
 	s.timeout = timeout
 	limit := unix.NsecToTimeval(timeout.Nanoseconds())
@@ -161,7 +161,7 @@ func (s *stream) SetTimeout(timeout time.Duration) error {
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 }
 
-// Idle says whether there is nothing to read, nor an end.
+// Idle reports whether the connection is open and has no input.
 func (s *stream) Idle() bool {
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, 0)
@@ -173,8 +173,8 @@ func (s *stream) Idle() bool {
 
 func (s *stream) Close() error { return ownfd.Close(s.fd) }
 
-// within makes a system call, and makes it again where a signal has ended it. The kernel begins to count the time-out anew then: so it
-// is waited here, for what is left of the time.
+// within makes a system call, and repeats it after a signal. The kernel would restart its time-out each time, so within waits for the
+// rest of the time itself.
 func (s *stream) within(events int16, call func() (int, error)) (int, error) {
 	begin := time.Now()
 	for {
@@ -192,7 +192,7 @@ func (s *stream) within(events int16, call func() (int, error)) (int, error) {
 	}
 }
 
-// wait waits until the socket is ready, as long as is left of a time-out that has begun.
+// wait waits until the socket is ready, for the rest of a time-out that began at begin.
 func (s *stream) wait(events int16, begin time.Time) error {
 	for {
 		left := -1

@@ -18,7 +18,7 @@ import (
 
 // Open opens the file system, for posixshim.New.
 func (o *Opener) Open(write bool) (*vfs.Mount, error) {
-	// Another user has another lock, and would be a second writer.
+	// A process of another user takes another lock, and would be a second writer.
 	if uid, other := owner.OtherUser(store.LockGroup(o.Config.Run)); other {
 		return nil, &posixshim.OtherUserError{Mount: o.Config.Mount, Self: uint32(unix.Geteuid()), Run: uid}
 	}
@@ -55,8 +55,7 @@ func (o *Opener) Open(write bool) (*vfs.Mount, error) {
 	return m, err
 }
 
-// openRank opens the partition of a rank. One that was never written is opened for
-// writing, which formats it: then it is empty.
+// openRank opens the partition of a rank. A partition that was never written is opened for writing, which formats it.
 func (o *Opener) openRank(p store.Proc, opts store.Options) (*vfs.Mount, error) {
 	part, err := o.openWaiting(p, opts)
 	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrUndivided)) {
@@ -72,11 +71,11 @@ func mountOf(part *store.Partition, fs vfs.FS, opts store.Options) *vfs.Mount {
 	return &vfs.Mount{FS: fs, Writable: !opts.ReadOnly, Current: part.Current, Close: part.Close}
 }
 
-// reopenPause is between two attempts to reach a target.
+// reopenPause is the pause between two attempts to reach a target.
 const reopenPause = 100 * time.Millisecond
 
-// openWaiting opens the partition. A target that cannot be reached is waited
-// for, as it is by every call later on: it was there when nvmecr run looked.
+// openWaiting opens the partition. It waits for a target that cannot be reached, like all later calls: nvmecr run has reached all
+// targets.
 func (o *Opener) openWaiting(p store.Proc, opts store.Options) (*store.Partition, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		part, err := store.Open(context.Background(), o.Config, p, opts)

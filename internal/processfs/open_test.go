@@ -17,12 +17,12 @@ import (
 	"nvmecr/posixshim"
 )
 
-// newConfig is that of a run on a target without a store.
+// newConfig returns the configuration of a run on a target without a store.
 func newConfig(t *testing.T) *config.Config {
 	cfg := config.Default()
 	cfg.View = config.ViewRank
 	cfg.Mount = "/nvmecr"
-	cfg.Timeout = 5 * time.Minute // nothing takes that long
+	cfg.Timeout = 5 * time.Minute // longer than anything takes
 	path := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, int64(64*nvmf.MiB)))
@@ -30,7 +30,7 @@ func newConfig(t *testing.T) *config.Config {
 	return cfg
 }
 
-// newOpener is that of a process of a job.
+// newOpener returns the Opener of a process of a job.
 func newOpener(t *testing.T, cfg *config.Config, proc store.Proc) *Opener {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	o := &Opener{Config: cfg, Proc: func() (store.Proc, error) { return proc, nil }, Logf: t.Logf}
@@ -52,7 +52,7 @@ func write(t *testing.T, o *Opener, name string) {
 	require.NoError(t, m.Close())
 }
 
-// names are those in the root of a file system that is opened for reading.
+// names returns the names in the root of a file system that is opened for reading.
 func names(t *testing.T, o *Opener) (list []string) {
 	m, err := o.Open(false)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func names(t *testing.T, o *Opener) (list []string) {
 	return list
 }
 
-// TestOpen: a rank has its own files, and a singleton its own and those of all ranks.
+// TestOpen checks that a rank has its own files, and a singleton its own and those of all ranks.
 func TestOpen(t *testing.T) {
 	cfg := newConfig(t)
 	ranks := []*Opener{newOpener(t, cfg, store.Proc{Rank: 0, Size: 2}), newOpener(t, cfg, store.Proc{Rank: 1, Size: 2})}
@@ -96,7 +96,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutAPlace: a process that cannot tell which rank it is has no files.
+// TestOpenWithoutAPlace checks that a process without a known rank has no files.
 func TestOpenWithoutAPlace(t *testing.T) {
 	o := newOpener(t, newConfig(t), store.Proc{})
 	o.Proc = func() (store.Proc, error) { return store.Proc{}, unix.EINVAL }
@@ -104,7 +104,7 @@ func TestOpenWithoutAPlace(t *testing.T) {
 	assert.ErrorIs(t, err, unix.EINVAL)
 }
 
-// TestMount: which mounts a process has, and which it is refused.
+// TestMount checks which mounts a process gets, and which it is refused.
 func TestMount(t *testing.T) {
 	for _, tt := range []struct {
 		name, all string
@@ -123,7 +123,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// TestOpenAll: the mount of all ranks is read-only.
+// TestOpenAll checks that the mount of all ranks is read-only.
 func TestOpenAll(t *testing.T) {
 	o := newOpener(t, newConfig(t), store.Proc{Rank: 0, Size: 2})
 	_, err := o.openAll(true)

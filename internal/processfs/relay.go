@@ -7,7 +7,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// AwaitRelays has a process wait for what others of its run on this host have taken on to write to files, and those for it.
+// AwaitRelays makes a process wait for data that other processes of its run on this host relay to files, and these for its data.
 func AwaitRelays(p *posixshim.Process, cfg *config.Config) {
 	group := store.LockGroup(cfg.Run)
 	if group == "" {
@@ -16,7 +16,7 @@ func AwaitRelays(p *posixshim.Process, cfg *config.Config) {
 	c := &owner.Relays{Group: group, Timeout: cfg.Timeout}
 	p.Await = c.Await
 	p.Relaying = func(begins bool) {
-		// Where it fails, others may find for a moment less than what was written.
+		// On an error, others may briefly read less data than was written.
 		if begins {
 			_ = c.Listen(func() { p.Guard("the writing of relayed output", p.FinishRelayed) })
 		} else {

@@ -12,10 +12,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// openSingleton opens the singleton partition, below which there are the files of all ranks. Where
-// it was never written, reading finds an empty one and formats nothing.
+// openSingleton opens the singleton partition as the upper layer over the files of all ranks. If the partition was never written,
+// reading uses an empty file system and formats nothing.
 func (o *Opener) openSingleton(p store.Proc, opts store.Options) (*vfs.Mount, error) {
-	o.view()
+	o.prepareViews()
 	opts.OnDivide = func() { o.noRanks.Store(false) }
 	part, err := o.openWaiting(p, opts)
 	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrNoSingletonPartition)) {
@@ -30,7 +30,7 @@ func (o *Opener) openSingleton(p store.Proc, opts store.Options) (*vfs.Mount, er
 		return nil, err
 	}
 	o.noRanks.Store(part.Table.JobSize == 1)
-	if part.Divided() { // perhaps before that
+	if part.Divided() { // may have been divided before
 		o.noRanks.Store(false)
 	}
 	return mountOf(part, o.union(vfs.Microfs(part.FS)), opts), nil
@@ -59,7 +59,7 @@ type blank struct {
 	cfg *config.Config
 }
 
-// StatFS tells how much could be written.
+// StatFS returns the space that could be written.
 func (b blank) StatFS() microfs.StatFS {
 	st := b.FS.StatFS()
 	if size, err := store.SingletonSize(context.Background(), b.cfg); err == nil {

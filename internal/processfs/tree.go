@@ -19,9 +19,9 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// openTree opens the tree of the job. A rank that writes has its partition beside it; others write by way of the index.
+// openTree opens the tree of the job. A rank that writes has its partition; other processes write through the index.
 func (o *Opener) openTree(p store.Proc, opts store.Options) (*vfs.Mount, error) {
-	o.view()
+	o.prepareViews()
 	if p.Singleton() || opts.ReadOnly {
 		client, err := o.dialIndex(wire.NoPartition)
 		if err != nil {
@@ -41,7 +41,7 @@ func (o *Opener) openTree(p store.Proc, opts store.Options) (*vfs.Mount, error) 
 			return nil, errors.Join(err, part.Close())
 		}
 	}
-	// Only now: who comes with a partition ends the one that had it before.
+	// Only now, since connecting with a partition ends its previous client.
 	client, err := o.dialIndex(uint32(p.Rank))
 	if err != nil {
 		return nil, errors.Join(err, part.Close())
@@ -49,12 +49,12 @@ func (o *Opener) openTree(p store.Proc, opts store.Options) (*vfs.Mount, error) 
 	return o.treeMount(client, tree.Options{Own: part.FS}, part.Close, true)
 }
 
-// view makes that what others have written can be looked at.
-func (o *Opener) view() {
+// prepareViews prepares to read the partitions of others.
+func (o *Opener) prepareViews() {
 	o.viewing.Do(func() { o.views = store.NewViews(o.Config, o.Logf) })
 }
 
-// grow has the store partitions for all ranks of the job.
+// grow creates partitions for all ranks of the job.
 func (o *Opener) grow(p store.Proc) error {
 	client, err := o.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -64,12 +64,12 @@ func (o *Opener) grow(p store.Proc) error {
 	return errors.Join(err, client.Goodbye())
 }
 
-// spaceFor returns tree.Options.Available of a process that has not opened the partition of its rank.
+// spaceFor returns tree.Options.Available for a process that has not opened its rank's partition.
 func (o *Opener) spaceFor(p store.Proc, client *tree.Client) func(total, free nvmf.Bytes) nvmf.Bytes {
 	if p.Singleton() {
 		return nil
 	}
-	partitions, _ := client.Partitions(0) // which the index has told before
+	partitions, _ := client.Partitions(0) // the client knows the number
 	return func(total, free nvmf.Bytes) nvmf.Bytes {
 		if partitions > 1 {
 			if fs, err := o.views.Rank(context.Background(), p.Rank, time.Now()); err == nil {
@@ -77,11 +77,11 @@ func (o *Opener) spaceFor(p store.Proc, client *tree.Client) func(total, free nv
 				return nvmf.Bytes(s.Free) * s.Hugeblock
 			}
 		}
-		return min(free, total/nvmf.Bytes(p.Size)) // never written yet: all will have as much
+		return min(free, total/nvmf.Bytes(p.Size)) // never written: all ranks will get equal parts
 	}
 }
 
-// treeMount is the tree over a connection, which it takes over, and closePart, of a partition or nil.
+// treeMount returns the tree over a connection. It owns the connection, and closePart, which closes a partition or is nil.
 func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func() error, writable bool) (*vfs.Mount, error) {
 	to.Readers, to.Logf = readers{o.views}, o.Logf
 	if closePart == nil {
@@ -96,7 +96,7 @@ func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func(
 	}}, nil
 }
 
-// readers has the partitions of others.
+// readers provides the partitions of others.
 type readers struct{ views *store.Views }
 
 func (r readers) Reader(partition uint32, since time.Time) (*microfs.FS, error) {
@@ -107,8 +107,8 @@ func (r readers) Reader(partition uint32, since time.Time) (*microfs.FS, error) 
 	return fs, nil
 }
 
-// ReadTree opens the tree of a store for reading, from outside of any run: what is acknowledged, whether a job is running or not. The goroutine that reads
-// what the index has for the others calls begin first, unless that is nil.
+// ReadTree opens the tree of a store for reading, from outside of any run: acknowledged data, whether a job is running or not. begin,
+// unless nil, is called first in the goroutine that reads data of the index's partition.
 func ReadTree(ctx context.Context, cfg *config.Config, begin func(), logf func(format string, args ...any)) (*vfs.Mount, error) {
 	part, err := store.Open(ctx, cfg, store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 	if err != nil {

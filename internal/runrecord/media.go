@@ -8,13 +8,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Found is what the two copies of a namespace hold.
+// Found is the content of the two copies of a namespace.
 type Found struct {
-	// Record is the newest one that can be used. nil: there is none, and Err says
-	// why, unless no copy has a record at all.
+	// Record is the newest valid record. If it is nil Err is the reason, unless no copy has a record.
 	Record *Record
-	// Err is ErrVersion or ErrDamaged. It is ErrVersion also beside a Record: a
-	// later version may have written the newer copy.
+	// Err is ErrVersion or ErrDamaged. It can be ErrVersion in addition to a Record: a later version may have written the newer copy.
 	Err error
 
 	bytes []byte
@@ -23,8 +21,7 @@ type Found struct {
 // Same reports whether nothing was written between f and other.
 func (f *Found) Same(other *Found) bool { return bytes.Equal(f.bytes, other.bytes) }
 
-// Read returns what both copies hold. The error is the queue's. After
-// nvmf.ErrConnectionLost the queue takes a Reset.
+// Read reads both copies. The error is that of the queue. After nvmf.ErrConnectionLost the queue needs a Reset.
 func Read(dev nvmf.Device, q nvmf.Queue) (*Found, error) {
 	all := make([]byte, 2*size)
 	f := &Found{bytes: all}
@@ -52,7 +49,7 @@ func Write(dev nvmf.Device, q nvmf.Queue, r *Record, copyNumber int) error {
 	return transfer(dev, q, nvmf.Write, copyNumber, encode(r, copyNumber))
 }
 
-// Flush makes what was written durable.
+// Flush makes written records durable.
 func Flush(dev nvmf.Device, q nvmf.Queue) error {
 	if !dev.Identity().VolatileWriteCache {
 		return nil

@@ -17,8 +17,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// The layout is drawn in the package comment. Nothing here may change within
-// version 1.
+// The package comment describes the layout. These values must not change within version 1.
 const (
 	size nvmf.Bytes = parttable.RunRecordSize
 
@@ -61,39 +60,39 @@ const (
 	maxIndex = 256
 )
 
-// Reasons why a copy holds no record that can be used.
+// Reasons why a copy has no valid record.
 var (
-	// ErrVersion: it is of a version, or has features, not known here.
+	// ErrVersion means an unknown version, or unknown features.
 	ErrVersion = errors.New("run record of an unknown version")
-	// ErrDamaged: the magic is there, and the rest makes no sense.
+	// ErrDamaged means that the magic is present, and the rest is invalid.
 	ErrDamaged = errors.New("damaged run record")
 
 	errNone = errors.New("no run record")
 )
 
-// A Record is what a run says of itself.
+// A Record describes a run.
 type Record struct {
 	microfs.Holder               // the process that renews the record, and its run
 	Store          string        // name of the store; the first 64 bytes count
-	UID            uint32        // of the process
+	UID            uint32        // user of the process
 	Ended          bool          // the run has ended by itself
-	Beat           uint64        // grows with each renewal
+	Beat           uint64        // increases with each renewal
 	Interval       time.Duration // between renewals
 	Since          time.Time     // start of the run
 	Written        time.Time     // when this was written, by the writer's clock
-	Job            Job           // that other runs may join
+	Job            Job           // the job that other runs may join
 	Degraded       time.Time     // since when a mirrored store goes on without a target; zero: it has all
 }
 
-// MaxJob is the longest id of a job.
+// MaxJob is the maximum length of the id of a job.
 const MaxJob = 64
 
-// A Job is what other runs of a job have to know to join the one that has the store.
+// A Job is the information that other runs of a job need to join the run that has the store.
 type Job struct {
 	ID     string // at most MaxJob bytes; "": no run may join
-	Open   bool   // they may join now
+	Open   bool   // other runs may join now
 	Tree   bool   // the job has one tree for all ranks
-	Index  string // addresses of the index of the job's tree, of which whole ones in 256 bytes count; "": it is reached on its own host alone
+	Index  string // addresses of the index of the job's tree, as many as fit into 256 bytes; "": reachable on its own host only
 	Secret [32]byte
 }
 

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// sample is a record with a value in every field.
+// sample returns a record with a value in every field.
 func sample() *Record {
 	return &Record{
 		Holder: microfs.Holder{
@@ -43,21 +43,21 @@ func sample() *Record {
 	}
 }
 
-// joinable is one that other runs may join.
+// joinable returns a record of a run that others may join.
 func joinable() *Record {
 	r := sample()
 	r.Job = Job{ID: "4711.batch", Open: true, Tree: true, Index: "10.0.0.5:40000,[fe80::1]:40000", Secret: [32]byte{0: 1, 31: 2}}
 	return r
 }
 
-// degraded is one of a store that goes on without a target.
+// degraded returns a record of a store that works without a target.
 func degraded() *Record {
 	r := sample()
 	r.Degraded = time.Unix(1700000000, 500000000).UTC()
 	return r
 }
 
-// The bytes of version 1 never change.
+// TestGolden checks that the bytes of version 1 never change.
 func TestGolden(t *testing.T) {
 	for name, r := range map[string]*Record{"testdata/v1-copy1.bin": sample(), "testdata/v1-job.bin": joinable(), "testdata/v1-degraded.bin": degraded()} {
 		image := encode(r, 1)
@@ -78,7 +78,7 @@ func TestGolden(t *testing.T) {
 	assert.Equal(t, ended, got)
 }
 
-// seal makes the checksum right, as hostile media would.
+// seal corrects the checksum, as hostile media would.
 func seal(b []byte) { binary.LittleEndian.PutUint64(b[offCRC:], crc64.Checksum(b[:offCRC])) }
 
 func TestDecodeRefuses(t *testing.T) {
@@ -113,7 +113,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// TestNewest: which of two copies counts.
+// TestNewest checks which of two copies is used.
 func TestNewest(t *testing.T) {
 	earlier, later, beat := sample(), sample(), sample()
 	later.Run, later.Beat = uuid.MustParse("01900000-0000-7000-8000-000000000002"), 1
@@ -150,7 +150,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// TestWrite: what is written is read, and nothing beside it changes.
+// TestWrite checks that a written record can be read, and that nothing else changes.
 func TestWrite(t *testing.T) {
 	for _, lba := range []nvmf.Bytes{512, 4096} {
 		dev, q := newMem(t, lba)

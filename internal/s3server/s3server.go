@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a server has.
+// Keys and bucket of a server.
 const (
 	Bucket = "checkpoints"
 	Key    = "nvmecr"
@@ -25,18 +25,18 @@ const (
 	Region = "us-east-1"
 )
 
-// A Server is one that runs until the test ends.
+// A Server runs until the test ends.
 type Server struct {
 	URL    string
 	Client *minio.Client
 }
 
-// Environ returns what the environment of a client is to have.
+// Environ returns the variables for a client.
 func (s *Server) Environ() []string {
 	return []string{"AWS_ENDPOINT_URL=" + s.URL, "AWS_ACCESS_KEY_ID=" + Key, "AWS_SECRET_ACCESS_KEY=" + Secret, "AWS_REGION=" + Region}
 }
 
-// Start starts a server with an empty bucket. The test is skipped where it has not been built.
+// Start starts a server with an empty bucket. It skips the test if the server has not been built.
 func Start(t testing.TB) *Server {
 	program, err := find()
 	if err != nil {
@@ -52,7 +52,7 @@ func Start(t testing.TB) *Server {
 	}
 }
 
-// find returns the program that make has built.
+// find returns the server program that make has built.
 func find() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {

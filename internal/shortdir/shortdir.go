@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// New returns a directory of /tmp that goes with the test.
+// New returns a directory in /tmp that is removed at the end of the test.
 func New(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("/tmp", "nvmecr-test-")

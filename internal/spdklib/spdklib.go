@@ -1,5 +1,4 @@
-// Package spdklib lets tests start SPDK's programs, of which those of a build tree do not know
-// where their libraries are.
+// Package spdklib lets tests start SPDK's programs. Programs in a build tree do not know the path of their libraries.
 package spdklib
 
 import (
@@ -9,12 +8,11 @@ import (
 	"strings"
 )
 
-// Variable is where the dynamic linker looks first.
+// Variable names the first search path of the dynamic linker.
 const Variable = "LD_LIBRARY_PATH"
 
-// Path is the value of Variable with which SPDK's programs find their libraries: where pkg-config
-// finds them, and what is there already. root is the directory of this module. Without SPDK, or where
-// it is the system's, it is what is there already.
+// Path returns the value of Variable for SPDK's programs: the present value, preceded by the directory of pkg-config. root is the
+// directory of this module. Without SPDK, or with the system's SPDK, it is the present value.
 func Path(root string) string {
 	flags, _ := exec.Command(filepath.Join(root, "scripts/spdk-rpath.sh")).Output() // fails without SPDK
 	var dirs []string

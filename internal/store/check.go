@@ -29,7 +29,7 @@ const (
 // left.
 type CheckOptions struct {
 	Rank   int  // the one to check, parttable.Singleton, or AllRanks
-	Repair bool // make good what can be
+	Repair bool // repair what can be repaired
 	Target func(*TargetReport)
 	Part   func(*PartReport)
 }
@@ -53,7 +53,7 @@ type PartReport struct {
 }
 
 // Check examines the tables and partitions of the store, and calls o's functions with the findings. Without o.Repair it
-// writes nothing and can run beside a job. To repair a partition it becomes the owner of the partition, as the rank
+// writes nothing and can run while a job runs. To repair a partition it becomes the owner of the partition, as the rank
 // that writes does, and fences earlier writers: cfg.Run is a new run. The error is about the store as a whole: the
 // store is another user's, or no target has a table (parttable.ErrNoTable). If only some targets have no table, they
 // are left out.

@@ -12,10 +12,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// copyPart is the fraction of a namespace that its copy area has: the same size as the data that is copied.
+// copyPart is the divisor for the size of the copy area: it has as much space as the data that is copied.
 const copyPart = 2 // 1/2
 
-// copyLength returns the size of the copy area of a namespace; 0: it has none.
+// copyLength returns the size of the copy area of a namespace; 0: none.
 func copyLength(cfg *config.Config, id *nvmf.Identity) nvmf.Bytes {
 	if shards, _ := cfg.Copies.Shards(); shards == 0 && cfg.Copies != config.CopiesPartner || id.Private {
 		return 0
@@ -24,9 +24,9 @@ func copyLength(cfg *config.Config, id *nvmf.Identity) nvmf.Bytes {
 	return id.Capacity() - (id.Capacity() - id.Capacity()/copyPart).AlignDown(align)
 }
 
-// MakeCopyAreas formats the targets that are not formatted, but for the first one, with a copy area and without
-// a partition: there may be fewer ranks than targets, and then nobody else formats these. Ranks that come to have
-// partitions there get these beside the area. The run has the lease of the store, and its ranks have not begun.
+// MakeCopyAreas formats the unformatted targets except the first one, with a copy area and without a partition: with fewer ranks than
+// targets no rank would format them. Later ranks get partitions in front of the area. The run has the lease of the store, and its ranks
+// have not started.
 func MakeCopyAreas(ctx context.Context, cfg *config.Config) error {
 	return eachTarget(ctx, cfg, false, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
 		length := copyLength(cfg, dev.Identity())
@@ -51,7 +51,7 @@ func MakeCopyAreas(ctx context.Context, cfg *config.Config) error {
 	})
 }
 
-// ErrOnlyCopies is wrapped by errors about targets that are formatted, and on which no rank has a partition.
+// ErrOnlyCopies means that a target has a copy area and no partition.
 var ErrOnlyCopies = fmt.Errorf("%w, but for a copy area", parttable.ErrNoTable)
 
 // OpenCopies mounts the copy area of target t, which has second copies of data of other targets. For writing it becomes
@@ -75,7 +75,7 @@ func OpenCopies(ctx context.Context, cfg *config.Config, t int, opts Options) (*
 	return p, nil
 }
 
-// ErrNoCopies: the target was formatted without a copy area.
+// ErrNoCopies means that the target was formatted without a copy area.
 var ErrNoCopies = errors.New("it was formatted without a copy area: start over with --fresh and --copies")
 
 func (o *opener) openCopies(ctx context.Context, p *Partition, t int) (err error) {

@@ -118,7 +118,7 @@ func TestCopyAreasWithoutRanks(t *testing.T) {
 	}
 }
 
-// TestOnlyCopies: a store of which copy areas alone are left is told from one that never was, whichever targets were replaced.
+// TestOnlyCopies distinguishes a store of which only copy areas are left from one that never existed, whichever targets were replaced.
 func TestOnlyCopies(t *testing.T) {
 	t.Parallel()
 	for replaced := range 3 {

@@ -63,7 +63,7 @@ func (p *Partition) singleton(ctx context.Context, cfg *config.Config) (*Partiti
 func below(fs *microfs.FS, list []Directory, dir string) ([]Directory, error) {
 	f, err := fs.Open(microfs.RootIno, dir, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if errors.Is(err, syscall.EACCES) {
-		return list, nil // its owner does not want it to be read
+		return list, nil // this user may not read it
 	}
 	if err != nil {
 		return nil, err

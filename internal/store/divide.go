@@ -45,8 +45,8 @@ func singletonLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
 	return n
 }
 
-// askPause is the pause between two requests to divide the store.
-const askPause = 20 * time.Millisecond
+// dividePause is the pause between two requests to divide the store.
+const dividePause = 20 * time.Millisecond
 
 // makeTable formats target t, or divides it among the ranks of this job if the singleton partition is all of it. A lock
 // keeps out other processes of this host that use the singleton partition, and that may be about to format the target
@@ -75,7 +75,7 @@ func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*partta
 		if !errors.As(err, new(*owner.BusyError)) || wait.Err() != nil {
 			return nil, notDivided(o.proc.Size, err)
 		}
-		time.Sleep(askPause)
+		time.Sleep(dividePause)
 	}
 }
 

@@ -15,30 +15,28 @@ import (
 	"nvmecr/nvmf/mirror"
 )
 
-// segmentAlign is what partitions start on a multiple of, unless hugeblocks
-// are larger: the erase units and stripes of devices divide it.
+// segmentAlign is the alignment of partitions, unless hugeblocks are larger. It is a multiple of the erase units and stripes of
+// devices.
 const segmentAlign = nvmf.MiB
 
-// minPartition is the least a partition may have, in hugeblocks and in bytes:
-// below it there is no space for log, state and data.
+// minPartition is the minimum size of a partition, in hugeblocks and in bytes: smaller ones have no space for log, state and data.
 const (
 	minHugeblocks = 16
 	minPartition  = 2 * nvmf.MiB
 )
 
-// pollEvery is how often a rank looks whether its target has been formatted.
+// pollEvery is the interval at which a rank checks whether its target has been formatted.
 const pollEvery = 20 * time.Millisecond
 
-// alignment is what partitions start on a multiple of.
+// alignment returns the alignment of partitions.
 func alignment(hugeblock nvmf.Bytes) nvmf.Bytes { return max(segmentAlign, hugeblock) }
 
-// minLength is the least length of a partition.
+// minLength returns the minimum length of a partition.
 func minLength(hugeblock nvmf.Bytes) nvmf.Bytes {
 	return max(minPartition, minHugeblocks*hugeblock)
 }
 
-// layout cuts a namespace from first to end into partitions for so many ranks. It fails
-// where they would be too small.
+// layout divides a namespace from first to end into partitions for slots ranks. It fails if they would be too small.
 func layout(id *nvmf.Identity, cfg *config.Config, slots int, first, end nvmf.Bytes) ([]balancer.Segment, error) {
 	least, align := minLength(cfg.Hugeblock), alignment(cfg.Hugeblock)
 	segs, err := balancer.Segments(first, end, slots, align)
@@ -56,7 +54,7 @@ func layout(id *nvmf.Identity, cfg *config.Config, slots int, first, end nvmf.By
 	return segs, nil
 }
 
-// CheckSize fails if a namespace of cfg.Size is too small for even one rank.
+// CheckSize fails if a namespace of cfg.Size is too small for one rank.
 func CheckSize(cfg *config.Config) error {
 	const lba = 4 * nvmf.KiB
 	id := &nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(cfg.Size / lba)}
@@ -147,7 +145,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 		return nil, err
 	}
 	if before != nil && !before.Empty() {
-		before = nil // the store of a process that was alone, which begins anew
+		before = nil // a store of a single process, which is replaced
 	}
 	usable := id.Capacity() - copyLength(cfg, id)
 	if before != nil {
@@ -191,7 +189,7 @@ func checkSlots(slots int) error {
 	return nil
 }
 
-// superblocks are what has to be zeros where partitions are not formatted yet.
+// superblocks returns the superblocks of unformatted partitions, which have to be zeros.
 func superblocks(entries []parttable.Entry) (blank []parttable.Range) {
 	for _, e := range entries {
 		for _, at := range microfs.SuperblockOffsets(microfs.Segment{Start: e.Start, Length: e.Length}) {
@@ -210,7 +208,7 @@ func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.
 			return nil, fmt.Errorf("it was not formatted: %w", err)
 		}
 	}
-	// Also then: another process of that rank may be about to write the table.
+	// Wait also in that case: another process of that rank may be about to write the table.
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)

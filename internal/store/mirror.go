@@ -18,8 +18,8 @@ import (
 // With --copies-sync the first half of each target is mirrored in the second half of another one (package mirror). All of this package
 // sees a device of half the size: table, run record and partitions are in the mirror.
 
-// partners returns for each target the one that mirrors it, in another failure domain: an address, or where all have one address a target. It is
-// the same for targets of other addresses, as long as as many of them fail together.
+// partners returns for each target the one that mirrors it, in another failure domain: an address, or a target if all have one address.
+// The result does not depend on the addresses themselves, only on how many targets share each.
 func partners(targets []nvmf.TransportID) ([]int, error) {
 	domains := Domains(targets)
 	first, most := make(map[string]int), 0
@@ -41,7 +41,7 @@ func partners(targets []nvmf.TransportID) ([]int, error) {
 		return nil, fmt.Errorf("--copies-sync: each target is mirrored on one at another address, and %d of %d have one address: name at least two, and at most half of them at one address: %w",
 			most, n, errors.ErrUnsupported)
 	}
-	order := make([]int, len(targets)) // those of a domain side by side
+	order := make([]int, len(targets)) // sorted by domain
 	for i := range order {
 		order[i] = i
 	}
@@ -66,7 +66,7 @@ func Domains(targets []nvmf.TransportID) (list []string) {
 	return list
 }
 
-// CheckMirror refuses mirrors where there is no place for them.
+// CheckMirror returns an error if there is no target for the mirrors.
 func CheckMirror(targets []nvmf.TransportID) error {
 	_, err := partners(targets)
 	return err
@@ -90,7 +90,7 @@ const (
 	partnerSide
 )
 
-// readFrom has reads of dev, the mirror whose home is id, be of one side, and returns its target.
+// readFrom makes dev, the mirror whose home is id, read from one side, and returns the target of that side.
 func readFrom(cfg *config.Config, dev nvmf.Device, id nvmf.TransportID, side mirrorSide) (nvmf.TransportID, error) {
 	m, ok := dev.(*mirror.Device)
 	if !ok {
@@ -104,8 +104,8 @@ func readFrom(cfg *config.Config, dev nvmf.Device, id nvmf.TransportID, side mir
 	return sides[s], err
 }
 
-// mirrorPatience is the part of the time-out for which a lost side is waited for: what waits for the mirror is still waiting then.
-const mirrorPatience = 4 // 1/4
+// mirrorTimeoutDivisor divides the time-out for a lost side, so that users of the mirror do not run into their own time-out.
+const mirrorTimeoutDivisor = 4 // 1/4
 
 // connectMirror opens the mirror whose home is target t.
 func connectMirror(ctx context.Context, cfg *config.Config, t int, readOnly bool) (nvmf.Device, error) {
@@ -117,7 +117,7 @@ func connectMirror(ctx context.Context, cfg *config.Config, t int, readOnly bool
 	for s, id := range sides {
 		dial[s] = func(ctx context.Context) (nvmf.Device, error) { return connectTo(ctx, cfg, id, readOnly) }
 	}
-	dev, err := mirror.Open(ctx, dial, mirror.Options{ReadOnly: readOnly, Fresh: cfg.Fresh, Patience: cfg.Timeout / mirrorPatience})
+	dev, err := mirror.Open(ctx, dial, mirror.Options{ReadOnly: readOnly, Fresh: cfg.Fresh, Patience: cfg.Timeout / mirrorTimeoutDivisor})
 	if err != nil {
 		return nil, fmt.Errorf("targets %s and %s, its mirror: %w", sides[0], sides[1], err)
 	}
@@ -129,7 +129,8 @@ func connectMirror(ctx context.Context, cfg *config.Config, t int, readOnly bool
 	return dev, nil
 }
 
-// mayMirror fails if target t, which is part of no mirror yet, has the table of a store that keeps it: seen as half of the namespace it may look damaged.
+// mayMirror fails if target t, which is not in a mirror yet, has the table of a store that would be kept: read as half of the
+// namespace, the table may look damaged.
 func mayMirror(ctx context.Context, cfg *config.Config, t int) (err error) {
 	dev, err := connectTo(ctx, cfg, cfg.Targets[t], true)
 	if err != nil {
@@ -148,9 +149,9 @@ func mayMirror(ctx context.Context, cfg *config.Config, t int) (err error) {
 	return table.Check(want(cfg, t, len(cfg.Targets), 0))
 }
 
-// healing is claimed, and has the mount that is about to begin make both sides of the mirror dev the same: its last writer may have
-// been killed.
-func healing(dev nvmf.Device, claimed func(*microfs.Claim) (microfs.Late, error)) func(*microfs.Claim) (microfs.Late, error) {
+// synchronising calls claimed, and makes the following mount synchronise both sides of the mirror dev, whose last writer may have been
+// killed.
+func synchronising(dev nvmf.Device, claimed func(*microfs.Claim) (microfs.Late, error)) func(*microfs.Claim) (microfs.Late, error) {
 	m, ok := dev.(*mirror.Device)
 	if !ok {
 		return claimed
@@ -164,8 +165,9 @@ func healing(dev nvmf.Device, claimed func(*microfs.Claim) (microfs.Late, error)
 
 const superblockSize = 4 * nvmf.KiB
 
-// levelSuperblocks makes the superblocks of a partition the same on both sides of a mirror: they were read before it was claimed.
-func levelSuperblocks(ctx context.Context, m *mirror.Device, e parttable.Entry) error {
+// equaliseSuperblocks makes the superblocks of a partition equal on both sides of a mirror: they were read before the partition was
+// claimed.
+func equaliseSuperblocks(ctx context.Context, m *mirror.Device, e parttable.Entry) error {
 	for _, at := range microfs.SuperblockOffsets(microfs.Segment{Start: e.Start, Length: e.Length}) {
 		if err := m.Level(ctx, at, superblockSize); err != nil {
 			return fmt.Errorf("superblocks on both sides of the mirror: %w", err)
@@ -174,15 +176,15 @@ func levelSuperblocks(ctx context.Context, m *mirror.Device, e parttable.Entry) 
 	return nil
 }
 
-// levelHead makes table and run record the same on both sides of a mirror. The lease is about to be taken.
-func levelHead(ctx context.Context, dev nvmf.Device) error {
+// equaliseHead makes table and run record equal on both sides of a mirror, before the lease is taken.
+func equaliseHead(ctx context.Context, dev nvmf.Device) error {
 	if m, ok := dev.(*mirror.Device); ok {
 		return m.Level(ctx, 0, parttable.HeadSize)
 	}
 	return nil
 }
 
-// DegradedMirrors returns the targets without which a mirrored store goes on, and since when, if its runs have recorded that.
+// DegradedMirrors returns the lost targets of a mirrored store, and since when they are lost, if its runs have recorded that.
 func DegradedMirrors(ctx context.Context, cfg *config.Config) (lost []nvmf.TransportID, since time.Time, err error) {
 	err = eachTarget(ctx, cfg, true, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
 		m, ok := dev.(*mirror.Device)

@@ -304,7 +304,7 @@ func TestMirrorForeign(t *testing.T) {
 	require.ErrorIs(t, err, parttable.ErrForeign)
 }
 
-// TestMirrorOlderImage: a target that has come back as it was some runs ago is behind, also where the other one has lost nothing meanwhile.
+// TestMirrorOlderImage replaces a target by its image of some runs ago. The target is outdated, even if the other one was never used alone.
 func TestMirrorOlderImage(t *testing.T) {
 	for s := range 2 {
 		t.Run(fmt.Sprint("target ", s), func(t *testing.T) {
@@ -335,7 +335,8 @@ func TestMirrorOlderImage(t *testing.T) {
 	}
 }
 
-// TestMirrorElsewhere: where only another process of the job has lost a target, the run tells of it, and has the target know that it is behind.
+// TestMirrorElsewhere loses a target in another process of the job only. The run reports the loss, and records on the target that it is
+// outdated.
 func TestMirrorElsewhere(t *testing.T) {
 	t.Parallel()
 	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}

@@ -74,7 +74,7 @@ func TestMirrorDamage(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// where returns where a namespace has something.
+// where returns the position of some bytes in a namespace.
 func where(t *testing.T, memory target.Backing, what []byte) int {
 	all := make([]byte, 64*nvmf.MiB)
 	require.NoError(t, memory.ReadAt(all, 0))
@@ -83,7 +83,7 @@ func where(t *testing.T, memory target.Backing, what []byte) int {
 	return at
 }
 
-// flip changes a bit of what a namespace has.
+// flip changes a bit of a namespace.
 func flip(t *testing.T, memory target.Backing, what []byte) {
 	require.NoError(t, memory.WriteAt([]byte{what[0] ^ 1}, int64(where(t, memory, what))))
 }
@@ -109,7 +109,7 @@ func damagedPlaces(t *testing.T, cfg *config.Config) (list []place) {
 	return list
 }
 
-// unreadable is what a namespace holds, with a part that cannot be read.
+// unreadable is the content of a namespace with a part that cannot be read.
 type unreadable struct {
 	target.Backing
 	at atomic.Int64 // 0: all of it can be
@@ -125,7 +125,7 @@ func (u *unreadable) ReadAt(b []byte, off int64) error {
 	return u.Backing.ReadAt(b, off)
 }
 
-// TestMirrorSourceDamaged: where the target that is left has a sector that cannot be read, the run goes on, and says which target is damaged.
+// TestMirrorSourceDamaged damages a sector of the remaining target. The run continues, and names the damaged target.
 func TestMirrorSourceDamaged(t *testing.T) {
 	t.Parallel()
 	left := &unreadable{Backing: blankMemory(t)}

@@ -12,16 +12,16 @@ import (
 	"nvmecr/nvmf/mirror"
 )
 
-// The run that has the lease of a mirrored store makes sides whole again that are behind, before its job begins: no other process writes then.
+// The run with the lease of a mirrored store restores outdated sides before its job begins, while no other process writes.
 
-// Degraded returns the targets that are lost, and without which a mirrored store goes on, and since when: the run before may have gone on without them, too.
+// Degraded returns the lost targets of a mirrored store, and since when they are lost, which may be before this run.
 func (l *Lease) Degraded() (lost []nvmf.TransportID, since time.Time) {
 	l.mirrors.Lock()
 	defer l.mirrors.Unlock()
 	return slices.Clone(l.degraded), l.since
 }
 
-// earlier returns the earlier one of two times; zero is none.
+// earlier returns the earlier of two times; zero means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -29,8 +29,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// without takes note that a target is lost, and reports whether that is new.
-func (l *Lease) without(id nvmf.TransportID) bool {
+// recordLost records that a target is lost, and reports whether that is new.
+func (l *Lease) recordLost(id nvmf.TransportID) bool {
 	l.mirrors.Lock()
 	defer l.mirrors.Unlock()
 	if slices.Contains(l.degraded, id) {
@@ -43,11 +43,11 @@ func (l *Lease) without(id nvmf.TransportID) bool {
 	return true
 }
 
-// outdatePause is between attempts to reach a target that is lost.
+// outdatePause is the pause between attempts to reach a lost target.
 const outdatePause = 2 * time.Second
 
-// outdate waits until the lost side of a mirror is back, and records there that it is behind. The job does not use it again; and the next run does not
-// take it for complete, whatever has become of the other side.
+// outdate waits until the lost side of a mirror can be reached again, and records on it that it is outdated. The job does not use that
+// side again, and the next run does not take it for complete, whatever happens to the other side.
 func (l *Lease) outdate(ids [2]nvmf.TransportID, lost int) {
 	for {
 		if err := sleep(l.life, outdatePause); err != nil {
@@ -59,7 +59,7 @@ func (l *Lease) outdate(ids [2]nvmf.TransportID, lost int) {
 		}
 		if err != nil {
 			l.say("target %s is back, and cannot be told that it lacks what was written meanwhile: %v", ids[lost], err)
-		} else if lost == 0 { // each target is the home of one mirror
+		} else if lost == 0 { // count each target once, as the home of one mirror
 			l.say("target %s is back, and lacks what was written meanwhile: the next run copies it there", ids[lost])
 		}
 		return
@@ -80,7 +80,7 @@ func (l *Lease) withSides(ctx context.Context, ids [2]nvmf.TransportID, f func([
 	return f(sides)
 }
 
-// watchMirror tells when a side of the mirror dev, whose home is target t, is lost.
+// watchMirror reports the loss of a side of the mirror dev, whose home is target t.
 func (l *Lease) watchMirror(t int, dev nvmf.Device) {
 	m, ok := dev.(*mirror.Device)
 	if !ok {
@@ -92,14 +92,14 @@ func (l *Lease) watchMirror(t int, dev nvmf.Device) {
 			return // it was opened as one
 		}
 		l.ended.Go(func() { l.outdate(sides, lost) })
-		if l.without(sides[lost]) {
-			l.say("target %s is lost: %v; the job goes on, with the mirrors of what is there", sides[lost], cause)
+		if l.recordLost(sides[lost]) {
+			l.say("target %s is lost: %v; the job continues with the mirrors of its data", sides[lost], cause)
 		}
 	})
 }
 
-// restoreMirrors copies to sides that are behind what they lack. One that cannot be had stays away: the store goes on without it. The error is
-// about sides of which it is unknown which one counts.
+// restoreMirrors copies missing data to outdated sides. A side that cannot be used stays lost; the store works without it. The error is
+// about mirrors for which it is unknown which side is current.
 func (l *Lease) restoreMirrors(ctx context.Context) error {
 	for _, p := range l.parts {
 		m, ok := p.dev.(*mirror.Device)
@@ -123,7 +123,7 @@ func (l *Lease) restoreMirrors(ctx context.Context) error {
 			return fmt.Errorf("targets %s and %s, its mirror: %w", sides[0], sides[1], err)
 		default:
 			l.ended.Go(func() { l.outdate(sides, 1-only) })
-			if !l.without(sides[1-only]) {
+			if !l.recordLost(sides[1-only]) {
 				continue
 			}
 			if errors.Is(err, mirror.ErrSource) {
@@ -136,12 +136,12 @@ func (l *Lease) restoreMirrors(ctx context.Context) error {
 	l.mirrors.Lock()
 	defer l.mirrors.Unlock()
 	if len(l.degraded) == 0 {
-		l.since = time.Time{} // what the run before was without is there again
+		l.since = time.Time{} // the targets that the previous run had lost are restored
 	}
 	return nil
 }
 
-// restoreMirror copies what side number only of a mirror has to the other one, and has the lease use both.
+// restoreMirror copies the data of side number only of a mirror to the other side, and makes the lease use both.
 func (l *Lease) restoreMirror(ctx context.Context, p *leasePart, ids [2]nvmf.TransportID, only int) error {
 	err := l.withSides(ctx, ids, func(sides [2]mirror.Side) error { return l.resync(ctx, p.dev, ids, sides, only) })
 	if err != nil {
@@ -150,7 +150,7 @@ func (l *Lease) restoreMirror(ctx context.Context, p *leasePart, ids [2]nvmf.Tra
 	return l.renewOnBoth(ctx, p)
 }
 
-// resync copies what is in use of the mirror dev from one of its sides to the other one.
+// resync copies the used space of the mirror dev from one side to the other.
 func (l *Lease) resync(ctx context.Context, dev nvmf.Device, ids [2]nvmf.TransportID, sides [2]mirror.Side, only int) error {
 	to := sides[1-only]
 	if err := l.mayReplace(ctx, to.Device); err != nil {
@@ -163,7 +163,7 @@ func (l *Lease) resync(ctx context.Context, dev nvmf.Device, ids [2]nvmf.Transpo
 	begin, size := time.Now(), nvmf.Bytes(0)
 	used, err := inUse(ctx, l.cfg, dev)
 	if err != nil {
-		used = nil // all of it
+		used = nil // copy everything
 	}
 	if err := mirror.Resync(ctx, sides[only], to, used, func(_, all nvmf.Bytes) { size = all }); err != nil {
 		return err
@@ -173,10 +173,10 @@ func (l *Lease) resync(ctx context.Context, dev nvmf.Device, ids [2]nvmf.Transpo
 	return nil
 }
 
-// errNotOurs: a namespace in the place of a lost one holds something else.
+// errNotOurs means that a namespace in place of a lost one has other data.
 var errNotOurs = errors.New("it is not empty")
 
-// mayReplace fails if a namespace that a side of a mirror is to be written to holds something else.
+// mayReplace fails if a namespace that is to become a side of a mirror has other data.
 func (l *Lease) mayReplace(ctx context.Context, dev nvmf.Device) error {
 	table, err := readTable(ctx, l.cfg, dev)
 	if errors.Is(err, parttable.ErrNoTable) {
@@ -194,7 +194,7 @@ func (l *Lease) mayReplace(ctx context.Context, dev nvmf.Device) error {
 	return err
 }
 
-// renewOnBoth has p renew its record on both sides of its mirror from now on.
+// renewOnBoth makes p renew its record on both sides of its mirror from now on.
 func (l *Lease) renewOnBoth(ctx context.Context, p *leasePart) error {
 	next := &leasePart{lease: l, id: p.id}
 	var err error
@@ -211,18 +211,18 @@ func (l *Lease) renewOnBoth(ctx context.Context, p *leasePart) error {
 	select {
 	case p.fresh <- next:
 		return nil
-	case <-p.done: // it has told why
+	case <-p.done: // it has reported the reason
 		return next.close()
 	}
 }
 
-// swap makes the device of next the one that the record is renewed on.
+// swap makes p renew the record on the device of next.
 func (p *leasePart) swap(next *leasePart) {
 	if err := p.close(); err != nil {
 		p.lease.say("target %s: %v", p.id, err)
 	}
 	p.dev, p.q, p.reserve = next.dev, next.q, next.reserve
 	if err := p.writeBoth(); err != nil {
-		p.told = err // the next renewal tells
+		p.lastError = err // the next renewal reports the error
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"nvmecr/nvmf/mirror"
 )
 
-// A usage finds what is in use of a store, for a side of a mirror that has to get it.
+// A usage collects the used space of a store, for a side of a mirror that has to be restored.
 type usage struct {
 	cfg    *config.Config
 	dev    nvmf.Device
@@ -20,7 +20,7 @@ type usage struct {
 	used   mirror.Used
 }
 
-// inUse returns what is in use of the store on dev. No process writes to it meanwhile.
+// inUse returns the used space of the store on dev. No process writes to it meanwhile.
 func inUse(ctx context.Context, cfg *config.Config, dev nvmf.Device) (mirror.Used, error) {
 	table, err := readTable(ctx, cfg, dev)
 	if err != nil {
@@ -34,16 +34,16 @@ func inUse(ctx context.Context, cfg *config.Config, dev nvmf.Device) (mirror.Use
 	u.used.Add(0, parttable.HeadSize)
 	for _, e := range table.FileSystems() {
 		if u.partition(ctx, e) != nil {
-			u.used.Add(e.Start, e.Length) // it is not known
+			u.used.Add(e.Start, e.Length) // unknown: all of it
 		}
 	}
 	return u.used, claims.Close()
 }
 
-// errNotClosed: recovery of the partition may look at more than what its files have.
+// errNotClosed means that recovery of the partition may read more than the data of its files.
 var errNotClosed = errors.New("the partition was not closed")
 
-// partition adds what a partition has in use.
+// partition adds the used space of a partition.
 func (u *usage) partition(ctx context.Context, e parttable.Entry) error {
 	seg := microfs.Segment{Start: e.Start, Length: e.Length}
 	claim, err := u.claims.Last(seg)

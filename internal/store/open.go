@@ -43,8 +43,8 @@ type Options struct {
 	// Logf reports progress and background events. It may be nil.
 	Logf func(format string, args ...any)
 
-	side  mirrorSide    // of a mirrored store, to read alone
-	drain time.Duration // tests need not wait that long; 0 is drain
+	side  mirrorSide    // side of a mirrored store to read from
+	drain time.Duration // for tests; 0 is the constant drain
 }
 
 // A Partition is a rank's mounted file system with its device and locks.
@@ -65,7 +65,7 @@ type Partition struct {
 	side  nvmf.TransportID // the target that is read, with Options.side
 	lock  *owner.Lock      // nil when read-only or on a device of this process alone
 	once  sync.Once
-	err   error         // of Close
+	err   error         // result of Close
 	ready chan struct{} // closed when Open has returned; OnYield waits for it
 }
 
@@ -124,7 +124,7 @@ func (p *Partition) Current() bool {
 	return p.FS.Current(func(q nvmf.Queue) bool { return p.Table.Current(p.Device, q) })
 }
 
-// A reader beside a writer tries this often to mount a consistent state, with this pause in between.
+// Attempts of a reader to mount a consistent state while a writer changes the partition, and the pause in between.
 const (
 	rereads     = 50
 	rereadPause = 5 * time.Millisecond
@@ -137,7 +137,7 @@ type opener struct {
 	opts    Options
 	mapping balancer.Mapping
 	reserve func(context.Context) error // see fence
-	home    balancer.Device             // the rank's, or where the search begins when the job's size is not known
+	home    balancer.Device             // home of the rank; if the job size is unknown, the first place to search
 }
 
 // locate finds the rank's home. A reader from outside of the job searches the tables.
@@ -168,9 +168,9 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 		return nil
 	}
 	onYield := func() bool {
-		<-p.ready // the question may come before Open has returned
+		<-p.ready // the request may come before Open has returned
 		if p.FS == nil {
-			return true // it failed, and gave up the lock
+			return true // Open failed, and has released the lock
 		}
 		return o.opts.OnYield != nil && o.opts.OnYield(p)
 	}
@@ -322,7 +322,7 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 	if err == nil && atHome && o.opts.Formatted != nil && o.formats(dev) {
 		err = o.opts.Formatted()
 	}
-	if err != nil { // waiting ranks are not told: the caller may try again
+	if err != nil { // do not notify waiting ranks: the caller may try again
 		return nil, err
 	}
 	if err := table.Check(o.want(t, o.ranks())); err != nil {
@@ -345,8 +345,8 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 // formats reports whether this process formats its target if that is unformatted.
 func (o *opener) formats(dev nvmf.Device) bool { return o.home.Slot == 0 || dev.Identity().Private }
 
-// ranks is the number of ranks that the store must be for; 0 is any number. A singleton has a partition beside those of
-// ranks, and a store with one tree has partitions for any number.
+// ranks returns the required number of ranks of the store; 0 is any number. A singleton has a partition in addition to those of ranks,
+// and a store with one tree has partitions for any number.
 func (o *opener) ranks() int {
 	if o.proc.Singleton() || o.cfg.View == config.ViewJob {
 		return 0
@@ -354,7 +354,7 @@ func (o *opener) ranks() int {
 	return o.proc.Size
 }
 
-// want is what the table of target t must contain, for that number of ranks; 0 is any number.
+// want returns the requirements for the table of target t, for that number of ranks; 0 is any number.
 func (o *opener) want(t, size int) parttable.Want {
 	w := want(o.cfg, t, len(o.cfg.Targets), size)
 	w.ReadOnly, w.Tree = o.opts.ReadOnly, tree(o.cfg)
@@ -373,7 +373,7 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 	err := o.mountSide(ctx, p, entry)
 	if m, ok := p.Device.(*mirror.Device); ok && err == nil && !o.opts.ReadOnly {
 		m.Heal(false)
-		if err = levelSuperblocks(ctx, m, entry); err != nil {
+		if err = equaliseSuperblocks(ctx, m, entry); err != nil {
 			err = andClosing(err, p.FS.Unmount())
 			p.FS = nil
 		}
@@ -430,7 +430,7 @@ func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
 	if !o.opts.ReadOnly {
 		mo.WriteBehind = o.cfg.Durability == config.DurableClose
 		mo.Holder = self(o.cfg.Run)
-		mo.Claimed = healing(p.Device, o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File))
+		mo.Claimed = synchronising(p.Device, o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File))
 		mo.Reserve = o.reserve
 		mo.Keep = o.opts.Keep
 	}

@@ -20,13 +20,13 @@ type RankInfo struct {
 	Rank    int // or parttable.Singleton
 	Target  nvmf.TransportID
 	Segment microfs.Segment
-	// Hugeblock is the size all partitions of its target have.
+	// Hugeblock is the hugeblock size of all partitions on its target.
 	Hugeblock nvmf.Bytes
-	// JobSize is how many ranks the job has.
+	// JobSize is the number of ranks of the job.
 	JobSize int
-	// Tree is what the partitions hold.
+	// Tree is the kind of tree of the store.
 	Tree parttable.Tree
-	// Copies says that its target has a copy area.
+	// Copies is true if its target has a copy area.
 	Copies bool
 }
 
@@ -36,11 +36,10 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	return slices.DeleteFunc(infos, func(i RankInfo) bool { return i.Rank == parttable.Singleton }), err
 }
 
-// Partitions lists the partitions of the store in order of rank, the singleton partition last, read from the
-// tables of all targets. The error is parttable.ErrNoTable if no target has a
-// table, and ErrOnlyCopies if one has a copy area alone; targets without one are left out otherwise, a job with fewer ranks
-// than targets leaves some unused, or with a copy area alone. Where some targets cannot be reached, it lists the partitions on the others, and
-// the error is in nvmf.ErrUnreachable.
+// Partitions lists the partitions of the store in order of rank, the singleton partition last, from the tables of all targets. The
+// error is parttable.ErrNoTable if no target has a table, and ErrOnlyCopies if a target has a copy area and none has a partition.
+// Targets without a partition are ignored otherwise: a job with fewer ranks than targets leaves some unused, or with a copy area only.
+// If some targets cannot be reached, it lists the partitions on the others, and the error wraps nvmf.ErrUnreachable.
 func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	var infos []RankInfo
 	var missing error
@@ -73,7 +72,7 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	return infos, err
 }
 
-// singletonLast orders ranks, and the singleton partition behind them.
+// singletonLast compares ranks; the singleton partition is last.
 func singletonLast(a, b int) int { return cmp.Compare(uint(a), uint(b)) }
 
 // readOwnTable reads the table of target t and checks that it is this store's, whatever
@@ -88,11 +87,9 @@ func readOwnTable(ctx context.Context, cfg *config.Config, t int, dev nvmf.Devic
 	return table, table.Check(w)
 }
 
-// Reset makes every target ready to be formatted for --fresh, whatever it holds,
-// but for the table of another store or user, or of an unknown version: then nothing is
-// written anywhere and the error says which. The same goes for a target that
-// cannot keep processes of earlier runs from writing, where one of them may
-// live: then the error is a *HeldError.
+// Reset prepares every target to be formatted for --fresh, whatever its content. It fails, and writes nothing, if a target has the
+// table of another store or user, or of an unknown version. It fails with a *HeldError if a target cannot fence processes of earlier
+// runs, and one of them may live.
 func Reset(ctx context.Context, cfg *config.Config) error {
 	check := func(dev nvmf.Device) (bool, error) {
 		table, err := replaceable(ctx, cfg, dev)
@@ -106,13 +103,12 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 		}
 		return true, quiet(ctx, cfg, dev, table, true)
 	}
-	// The reservation stays: the run that starts over has it from here on.
+	// The reservation stays, for the run that starts over.
 	return wipe(ctx, cfg, check, func(dev nvmf.Device, _ bool) error { return parttable.Begin(ctx, dev, nil) })
 }
 
-// replaceable returns the table of dev if --fresh may replace it, nil for something
-// that is no table. Errors are parttable.ErrNoTable, and those of what may not be
-// replaced.
+// replaceable returns the table of dev if --fresh may replace it; nil for content that is no table. Errors are parttable.ErrNoTable,
+// and those for content that must not be replaced.
 func replaceable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*parttable.Table, error) {
 	table, err := readTable(ctx, cfg, dev)
 	switch {
@@ -124,12 +120,9 @@ func replaceable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*par
 	return table, table.Check(want(cfg, 0, 0, 0))
 }
 
-// Release gives up the store on every target: the tables are wiped. A target
-// without a table is left alone; one that holds anything but this store's
-// makes it fail, with nothing written anywhere, also another user's for root.
-// The error is a *HeldError if a process that wrote to it may live: reservations
-// are given up, too, so that nothing would keep it from writing to what comes
-// next.
+// Release deletes the store on every target by wiping the tables. A target without a table is left alone. If a target has other content
+// than this store, Release fails, and writes nothing; also for root, if the store is another user's. The error is a *HeldError if a
+// process that wrote to it may live: the reservation ends, too, so that nothing would keep that process from writing to later content.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	check := func(dev nvmf.Device) (bool, error) {
 		table, err := readTable(ctx, cfg, dev)
@@ -161,8 +154,8 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 	return released, err
 }
 
-// wipe asks check about every target, and if it has no objection fences those
-// it said yes to, as far as they can be, and blanks them.
+// wipe calls check for every target. If there is no error, it fences the targets for which check returned true, if possible, and blanks
+// them.
 func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool, error), blank func(dev nvmf.Device, reserved bool) error) error {
 	doomed := make([]bool, len(cfg.Targets))
 	err := eachTarget(ctx, cfg, false, func(t int, _ nvmf.TransportID, dev nvmf.Device) (err error) {
@@ -187,12 +180,12 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 	})
 }
 
-// eachTarget connects to the targets one after the other, and ends at the first error.
+// eachTarget calls f for each target in turn, until the first error.
 func eachTarget(ctx context.Context, cfg *config.Config, readOnly bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	return visitTargets(ctx, cfg, readOnly, func(error) bool { return false }, f)
 }
 
-// eachReachable is eachTarget without those that cannot be reached, which are in the error.
+// eachReachable is eachTarget without targets that cannot be reached, which the error names.
 func eachReachable(ctx context.Context, cfg *config.Config, readOnly bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	var away error
 	err := visitTargets(ctx, cfg, readOnly, func(err error) bool {
@@ -205,7 +198,7 @@ func eachReachable(ctx context.Context, cfg *config.Config, readOnly bool, f fun
 	return errors.Join(err, away)
 }
 
-// visitTargets leaves out those whose error in connecting skip takes.
+// visitTargets is eachTarget without targets for whose connection error skip returns true.
 func visitTargets(ctx context.Context, cfg *config.Config, readOnly bool, skip func(error) bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	if len(cfg.Targets) == 0 {
 		return ErrNoTarget
@@ -229,14 +222,13 @@ func visitTargets(ctx context.Context, cfg *config.Config, readOnly bool, skip f
 	return nil
 }
 
-// namespaces are those that were opened, by what they say of themselves.
+// namespaces are the opened namespaces with their identities.
 type namespaces []struct {
 	id       nvmf.TransportID
 	identity nvmf.Identity
 }
 
-// add takes note of one. It fails with ErrSameNamespace if that is known by another
-// address: a table on it would say that it is two.
+// add adds a namespace. It fails with ErrSameNamespace if that was opened under another address: its table would count it twice.
 func (n *namespaces) add(id nvmf.TransportID, dev nvmf.Device) error {
 	identity := *dev.Identity()
 	for _, known := range *n {

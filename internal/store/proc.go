@@ -10,20 +10,18 @@ import (
 // A Proc is a process of a parallel job, as PMIx calls it: its rank, and the number of ranks.
 type Proc struct {
 	Rank, Size int
-	// From names where it was found: a variable, "MPI", or "" for a program
-	// without a launcher.
+	// From is the source of the rank: a variable, "MPI", or "" for a program without a launcher.
 	From string
 }
 
-// Singleton reports whether this is no rank among several, as MPI calls it: a process that no launcher
-// started, or the only rank of its job. It writes the singleton partition (see the
-// package comment).
+// Singleton reports whether the process is the only one of its job, or was started by no launcher; MPI has the same term. It writes the
+// singleton partition (see the package comment).
 func (p Proc) Singleton() bool {
 	return p.Size == 1 && p.Rank != parttable.Copies || p.Rank == parttable.Singleton
 }
 
-// Tree returns the name of the directory in which `nvmecr serve` exports the files of this process, and
-// the number by which inodes there are told from those of other processes of the run (fuseview.Tree).
+// Tree returns the name of the directory in which `nvmecr serve` exports the files of this process, and the number of the tree in the
+// FUSE view (fuseview.Tree).
 func (p Proc) Tree() (name string, number uint64) {
 	if p.Singleton() {
 		return "job", 1 << 20 // beyond ranks
@@ -31,7 +29,7 @@ func (p Proc) Tree() (name string, number uint64) {
 	return fmt.Sprintf("%dof%d", p.Rank, p.Size), uint64(p.Rank) + 1
 }
 
-// partitionName is how messages call the partition of a rank.
+// partitionName returns the name of a rank's partition in messages.
 func partitionName(rank int) string {
 	switch rank {
 	case parttable.Singleton:
@@ -42,15 +40,13 @@ func partitionName(rank int) string {
 	return fmt.Sprintf("the partition of rank %d", rank)
 }
 
-// launchers are the variables in which launchers tell a process its rank and
-// the number of ranks, most specific first: a launcher that starts its daemons
-// through another one leaves that one's variables in place. torchrun starts what it
-// starts itself, also as the task of another launcher. RANK alone is set by many programs:
-// it counts last, and with what goes with it.
+// launchers are the variables in which launchers pass rank and number of ranks, most specific first: a launcher that starts its daemons
+// through another launcher leaves the variables of that in place. torchrun comes first, since it can itself be a task of another
+// launcher. RANK alone comes last, and only with its companions, since many programs set it.
 var launchers = []struct {
 	rank  string
-	sizes []string                              // the first that is set
-	where func(getenv func(string) string) bool // nil: everywhere
+	sizes []string                              // the first one that is set counts
+	where func(getenv func(string) string) bool // nil: always
 }{
 	{rank: "RANK", sizes: []string{"WORLD_SIZE"}, where: has("TORCHELASTIC_RUN_ID")},
 	{rank: "OMPI_COMM_WORLD_RANK", sizes: []string{"OMPI_COMM_WORLD_SIZE"}},
@@ -63,15 +59,14 @@ var launchers = []struct {
 	{rank: "RANK", sizes: []string{"WORLD_SIZE"}, where: has("LOCAL_RANK")},
 }
 
-// has is where a variable is set.
+// has returns a condition that a variable is set.
 func has(name string) func(getenv func(string) string) bool {
 	return func(getenv func(string) string) bool { return getenv(name) != "" }
 }
 
-// ProcFromEnv finds the rank in the environment of a launcher: mpirun of
-// OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, Flux, jsrun, a Slurm step, torchrun and
-// others that set RANK, WORLD_SIZE and LOCAL_RANK as it does. Without one
-// it is rank 0 of 1. It fails when the variables make no sense.
+// ProcFromEnv returns the rank from the environment of a launcher: mpirun of OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, Flux,
+// jsrun, a Slurm step, torchrun, and others that set RANK, WORLD_SIZE and LOCAL_RANK like torchrun. Without a launcher it is rank 0 of
+// 1. It fails if the variables are inconsistent.
 func ProcFromEnv(getenv func(string) string) (Proc, error) {
 	for _, l := range launchers {
 		rank := getenv(l.rank)

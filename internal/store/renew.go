@@ -15,8 +15,8 @@ import (
 // lastWord is how long the renewal of one target tries to record the end of the run. End stops waiting after silent, also if a command to a target
 // has not returned by then.
 const (
-	lastWord = 4 * time.Second
-	silent   = 5 * time.Second
+	endTimeout = 4 * time.Second
+	silent     = 5 * time.Second
 )
 
 // lostPause is between attempts after a connection was lost.
@@ -30,17 +30,17 @@ var (
 
 // leasePart is the lease on one target. After take it is owned by one goroutine.
 type leasePart struct {
-	lease   *Lease
-	id      nvmf.TransportID
-	dev     nvmf.Device
-	q       nvmf.Queue
-	reserve func(context.Context) error // see fence
-	me      runrecord.Record
-	fresh   chan *leasePart // its device is to be used from now on: both sides of a mirror are there again
-	done    chan struct{}   // closed when nothing is renewed any more
-	full    bool            // there is no space for a record
-	again   bool            // the connection is a new one: the target may have forgotten the reservation
-	told    error           // what was said last of a record that cannot be written
+	lease     *Lease
+	id        nvmf.TransportID
+	dev       nvmf.Device
+	q         nvmf.Queue
+	reserve   func(context.Context) error // see fence
+	me        runrecord.Record
+	fresh     chan *leasePart // device to use from now on: both sides of a mirror are available again
+	done      chan struct{}   // closed at the end of renewal
+	full      bool            // the target has no space for a record
+	again     bool            // the connection is a new one: the target may have forgotten the reservation
+	lastError error           // last reported error of writing the record
 }
 
 // keep renews the records in the background.
@@ -154,8 +154,8 @@ func (p *leasePart) over(ctx context.Context, err error) bool {
 	case errors.Is(err, errTaken), errors.Is(err, errReleased), errors.Is(err, nvmf.ErrFenced), errors.Is(err, nvmf.ErrNamespaceChanged):
 		p.lease.lost.Do(func() { p.lease.say("this run has lost store %q: %v", p.me.Store, p.reason(ctx, err)) })
 		return true
-	case p.told == nil || p.told.Error() != err.Error():
-		p.told = err
+	case p.lastError == nil || p.lastError.Error() != err.Error():
+		p.lastError = err
 		p.lease.say("target %s: the run record cannot be renewed, a run on another host may take the store over: %v", p.id, err)
 	}
 	return false
@@ -184,12 +184,12 @@ func (p *leasePart) mine(f *runrecord.Found) error {
 	case r != nil && r.Run != p.me.Run:
 		return fmt.Errorf("%w: %v", errTaken, r)
 	}
-	return nil // copies that are damaged are written again
+	return nil // damaged copies are rewritten
 }
 
 // leave records that the run has ended, if the record is still ours.
 func (p *leasePart) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastWord)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	f, err := p.read(ctx)
 	if err == nil && p.mine(f) == nil {

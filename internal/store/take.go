@@ -27,14 +27,14 @@ type Lease struct {
 	parts []*leasePart
 	life  context.Context // until End
 	stop  context.CancelFunc
-	kept  bool                          // in the background
-	job   atomic.Pointer[runrecord.Job] // of Open
+	kept  bool                          // it is renewed in the background
+	job   atomic.Pointer[runrecord.Job] // set by Open
 	ended sync.WaitGroup
-	lost  sync.Once // told that the store is another run's
+	lost  sync.Once // reports once that another run has the store
 
-	mirrors  sync.Mutex         // guards what follows
-	degraded []nvmf.TransportID // targets that are lost, and whose mirrors go on alone
-	since    time.Time          // when the first of them was lost, in this run or before; zero: none is
+	mirrors  sync.Mutex         // guards the fields below
+	degraded []nvmf.TransportID // lost targets of mirrors
+	since    time.Time          // when the first of them was lost, in this run or before; zero: none
 }
 
 // A pace has the waiting times of a lease.
@@ -72,7 +72,7 @@ func takeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 			continue
 		}
 		l.since = earlier(l.since, r.Degraded)
-		if reservationKey(r.Run) >= reservationKey(cfg.Run) { // the clock of its host is ahead of ours
+		if reservationKey(r.Run) >= reservationKey(cfg.Run) { // the clock of its host is ahead of the local one
 			if cfg.Run, err = NewRun(r.Run); err != nil {
 				return nil, err
 			}
@@ -186,7 +186,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	if err != nil {
 		return err
 	}
-	ours := now.Record != nil && now.Record.Run == p.me.Run // of an attempt before
+	ours := now.Record != nil && now.Record.Run == p.me.Run // written by an earlier attempt
 	if !ours && !now.Same(before) && judge(now) != runOver && !p.lease.cfg.Takeover {
 		return p.living(now)
 	}
@@ -197,7 +197,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	table, err := parttable.Read(ctx, p.dev)
 	switch {
 	case errors.Is(err, parttable.ErrNoTable):
-		err = halfFormatted(parttable.Begin(ctx, p.dev, nil)) // so that the head counts as ours, record and all
+		err = halfFormatted(parttable.Begin(ctx, p.dev, nil)) // marks the head as nvmecr's
 	case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
 		err = nil // --fresh overwrites it
 	case err == nil && !table.HasRunRecord():
@@ -206,7 +206,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 		return nil
 	}
 	if err == nil {
-		err = levelHead(ctx, p.dev)
+		err = equaliseHead(ctx, p.dev)
 	}
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 
 // VerifyOptions has functions to which Verify reports its progress. Both may be nil.
 type VerifyOptions struct {
-	Total    func(nvmf.Bytes) // how much there is to read, before it begins
-	Progress func(nvmf.Bytes) // how much more has been read
+	Total    func(nvmf.Bytes) // number of bytes to read, before reading begins
+	Progress func(nvmf.Bytes) // number of bytes read since the last call
 }
 
 // confirmations limits how often a bad range that a writer keeps changing is read again.
@@ -33,7 +33,7 @@ func (e *SideError) Error() string { return fmt.Sprintf("target %s: %v", e.Targe
 func (e *SideError) Unwrap() error { return e.Err }
 
 // Verify compares every byte of every file of a rank's partition with its checksum; in a mirror on both sides, with
-// *SideErrors as causes. Beside a writer the data of a read-only mount may be overwritten before it is read: a range
+// *SideErrors as causes. While a writer is active the data of a read-only mount may be overwritten before it is read: a range
 // counts as bad only if a later mount finds the same bytes bad in the same place. For proc and errors see Open, which
 // is called with Options.ReadOnly.
 func Verify(ctx context.Context, cfg *config.Config, proc Proc, o VerifyOptions) (*microfs.VerifyReport, error) {

@@ -54,13 +54,13 @@ type event struct {
 
 type test struct{ pkg, name string }
 
-// report is what the runs so far came to.
+// report has the results of the runs so far.
 type report struct {
-	levels         int // of tests that are named
+	levels         int // levels of tests that are named
 	passed, failed int
 	broken         int // packages and runs that failed outside of a test
 	skips          []skip
-	// timeUp says that the run in progress ended as timeUp has it.
+	// timeUp is true if the run in progress ended as described at timeUp.
 	timeUp bool
 }
 
@@ -69,8 +69,7 @@ type skip struct {
 	reason string
 }
 
-// options takes its own from the front of args. What follows looks like flags,
-// too, and is not for package flag.
+// options parses its options at the beginning of args. The rest has flags of go test, which package flag must not see.
 func (r *report) options(args []string) []string {
 	if len(args) > 1 && args[0] == "-levels" {
 		if n, err := strconv.Atoi(args[1]); err == nil {
@@ -81,7 +80,7 @@ func (r *report) options(args []string) []string {
 	return args
 }
 
-// run runs one `go test` with args and adds what it reports.
+// run runs `go test` with args and adds the results.
 func (r *report) run(args []string) error {
 	fmt.Println("go test", strings.Join(args, " "))
 	cmd := exec.Command("go", goTest(args)...)
@@ -104,8 +103,7 @@ func (r *report) run(args []string) error {
 	return nil
 }
 
-// goTest returns the arguments of the go command. Those of another module begin with
-// -C and its directory, which the go command takes first or not at all.
+// goTest returns the arguments of the go command. For another module they begin with -C and its directory, which must be first.
 func goTest(args []string) []string {
 	first := 0
 	if len(args) > 1 && args[0] == "-C" {
@@ -114,7 +112,7 @@ func goTest(args []string) []string {
 	return slices.Concat([]string{"test"}, args[:first], []string{"-json"}, args[first:])
 }
 
-// read consumes the events of one `go test -json`.
+// read reads the events of `go test -json`.
 func (r *report) read(events io.Reader) error {
 	output := make(map[test][]string)
 	failures := make(map[string]bool) // packages with a failed test
@@ -129,7 +127,7 @@ func (r *report) read(events io.Reader) error {
 		}
 		var e event
 		if json.Unmarshal(line, &e) != nil {
-			os.Stdout.Write(line) // not an event: the go command itself speaks
+			os.Stdout.Write(line) // not an event: a message of the go command
 			continue
 		}
 		r.add(e, output, failures)
@@ -180,7 +178,7 @@ func (r *report) endTest(action string, t test, output []string) {
 	}
 }
 
-// line says that a test began or how it ended, if it is one of those to be named.
+// line describes the start or the end of a test, if it has to be named.
 func (r *report) line(e event) string {
 	switch {
 	case strings.Count(e.Test, "/") >= r.levels:
@@ -191,16 +189,16 @@ func (r *report) line(e event) string {
 	return fmt.Sprintf("%-4s %s  %.1fs\n", e.Action, e.Test, e.Elapsed)
 }
 
-// timeUp reports whether a fuzz test "failed" only because its time was over in
-// the middle of an input: https://go.dev/issue/75804, repaired in Go 1.27.
+// timeUp reports whether a fuzz test failed only because its time ended in the middle of an input: https://go.dev/issue/75804, fixed in
+// Go 1.27.
 func timeUp(test string, output []string) bool {
 	all := strings.Join(output, "")
 	return strings.HasPrefix(test, "Fuzz") && strings.HasSuffix(strings.TrimSpace(all), "context deadline exceeded") &&
 		strings.Count(all, "--- FAIL") == 1 && !strings.Contains(all, "Failing input")
 }
 
-// endPackage names the package. What it printed outside of its tests is shown
-// only if it failed there (a panic, a build that broke, a time-out).
+// endPackage names the package. Output outside of its tests is printed only if the package failed there (a panic, a build error, a
+// time-out).
 func (r *report) endPackage(e event, output []string, testFailed bool) {
 	switch e.Action {
 	case "fail":
@@ -214,8 +212,7 @@ func (r *report) endPackage(e event, output []string, testFailed bool) {
 	}
 }
 
-// skipReason is what the test said when it skipped itself: its output without
-// the lines of the framework and without the position in the source.
+// skipReason returns the message of a skipped test, without lines of the framework and the source position.
 func skipReason(output []string) string {
 	var words []string
 	for _, line := range output {

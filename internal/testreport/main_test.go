@@ -62,7 +62,7 @@ func TestGoTest(t *testing.T) {
 	}
 }
 
-// TestTimeUp: the end of a fuzz test's time is no failure, a failing input is one.
+// TestTimeUp checks that the end of a fuzz test's time is not a failure, and that a failing input is.
 func TestTimeUp(t *testing.T) {
 	const start = `
 {"Action":"run","Package":"a","Test":"FuzzA"}

@@ -15,7 +15,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// directory is an open directory: the file of the one that counts first, with the names of all.
+// directory is an open directory: the file of the first layer, with the names of all layers.
 type directory struct {
 	vfs.File
 	u    *FS
@@ -32,7 +32,7 @@ func (d *directory) Stat() (microfs.Attr, error) {
 	return p.shown(), err
 }
 
-// SetAttr changes the attributes, of a directory that the own file system has.
+// SetAttr changes the attributes of a directory in the own file system.
 func (d *directory) SetAttr(s microfs.SetAttr) error {
 	if d.rank == own {
 		return d.File.SetAttr(s)
@@ -44,7 +44,7 @@ func (d *directory) SetAttr(s microfs.SetAttr) error {
 	return &ReadOnlyError{Path: strings.TrimRight(d.u.mount, "/") + path, Rank: d.rank}
 }
 
-// ReadDir returns up to n names behind after, in order, of all directories of this path.
+// ReadDir returns up to n names behind after, sorted, of all layers' directories.
 func (d *directory) ReadDir(after string, n int) ([]microfs.Dirent, error) {
 	layers, err := d.u.layers()
 	if err != nil {
@@ -52,7 +52,7 @@ func (d *directory) ReadDir(after string, n int) ([]microfs.Dirent, error) {
 	}
 	w := walk{u: d.u, layers: layers}
 	stack, err := w.directory(d.Ino())
-	if err != nil { // it has been removed
+	if err != nil { // removed
 		return d.File.ReadDir(after, n)
 	}
 	var all []microfs.Dirent
@@ -63,7 +63,7 @@ func (d *directory) ReadDir(after string, n int) ([]microfs.Dirent, error) {
 		}
 		all = append(all, names...)
 	}
-	// Of those of one name the first counts.
+	// Of entries with one name the first counts.
 	slices.SortStableFunc(all, func(a, b microfs.Dirent) int { return strings.Compare(a.Name, b.Name) })
 	all = slices.CompactFunc(all, func(a, b microfs.Dirent) bool { return a.Name == b.Name })
 	if n > 0 {
@@ -92,16 +92,16 @@ func list(p *part, after string, n int) ([]microfs.Dirent, error) {
 	return names, err
 }
 
-// rankFile is an open file of a rank, which may go on changing it.
+// rankFile is an open file of a rank, which may continue to change it.
 type rankFile struct {
-	vfs.File // as it was opened: for what never changes
+	vfs.File // as opened, for attributes that never change
 	u        *FS
 	rank     int
 	path     string
 	flags    int
 
 	mu    sync.Mutex
-	now   vfs.File // in the newest mount that has it
+	now   vfs.File // the file in the newest mount
 	mount uint64
 }
 
@@ -112,7 +112,7 @@ func newRankFile(u *FS, file vfs.File, n *node, mount uint64, flags int) *rankFi
 	}
 }
 
-// mountOf tells which mount of a rank's file system the walk sees.
+// mountOf returns the mount of a rank's file system that the walk uses.
 func (w *walk) mountOf(rank int) uint64 {
 	for i := range w.layers {
 		if w.layers[i].Rank == rank {
@@ -125,8 +125,8 @@ func (w *walk) mountOf(rank int) uint64 {
 // Ino returns the number that the process sees.
 func (f *rankFile) Ino() microfs.Ino { return tag(f.rank, f.File.Ino()) }
 
-// current returns the file as it is now. One that was removed, or replaced, fails with
-// ESTALE: what it held may be overwritten.
+// current returns the file in the newest mount. It fails with ESTALE if the file was removed or replaced, since its data may be
+// overwritten.
 func (f *rankFile) current() (vfs.File, error) {
 	layers, err := f.u.layers()
 	if err != nil {
@@ -141,7 +141,7 @@ func (f *rankFile) current() (vfs.File, error) {
 	}
 	after, err := fs.Open(microfs.RootIno, f.path, f.flags, 0)
 	if err == nil && after.Ino() != f.File.Ino() {
-		_ = after.Close() // it was only read
+		_ = after.Close() // only read
 		err = syscall.ENOENT
 	}
 	if err != nil {
@@ -154,9 +154,8 @@ func (f *rankFile) current() (vfs.File, error) {
 	return after, nil
 }
 
-// again is how long after a read that failed the file is looked at again: the rank may have
-// overwritten what a mount showed.
-const again = 5 * time.Millisecond
+// rereadPause is the pause before a failed read is repeated with a newer mount: the rank may have overwritten data of the older one.
+const rereadPause = 5 * time.Millisecond
 
 // ReadAt reads.
 func (f *rankFile) ReadAt(bufs [][]byte, off int64) (int, error) {
@@ -168,7 +167,7 @@ func (f *rankFile) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if !errors.Is(err, syscall.ESTALE) {
 		return n, err
 	}
-	time.Sleep(again)
+	time.Sleep(rereadPause)
 	if file, err = f.current(); err != nil {
 		return 0, err
 	}
@@ -185,14 +184,14 @@ func (f *rankFile) Size() (int64, error) {
 func (f *rankFile) Stat() (microfs.Attr, error) {
 	file, err := f.current()
 	if err != nil {
-		file = f.File // as it was
+		file = f.File // as opened
 	}
 	a, err := file.Stat()
 	a.Ino = tag(f.rank, a.Ino)
 	return a, err
 }
 
-// SeekData and SeekHole are lseek(2)'s.
+// SeekData implements SEEK_DATA of lseek(2).
 func (f *rankFile) SeekData(off int64) (int64, error) {
 	file, err := f.current()
 	if err != nil {
@@ -201,7 +200,7 @@ func (f *rankFile) SeekData(off int64) (int64, error) {
 	return file.SeekData(off)
 }
 
-// SeekHole: see SeekData.
+// SeekHole implements SEEK_HOLE of lseek(2).
 func (f *rankFile) SeekHole(off int64) (int64, error) {
 	file, err := f.current()
 	if err != nil {
@@ -210,12 +209,12 @@ func (f *rankFile) SeekHole(off int64) (int64, error) {
 	return file.SeekHole(off)
 }
 
-// SetAttr is refused.
+// SetAttr returns an error: files of ranks are read-only.
 func (f *rankFile) SetAttr(microfs.SetAttr) error {
 	return &ReadOnlyError{Path: strings.TrimRight(f.u.mount, "/") + f.path, Rank: f.rank}
 }
 
-// Close closes the file, in whatever mount.
+// Close closes the file in all mounts.
 func (f *rankFile) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -23,21 +23,19 @@ type Layer struct {
 
 // FS is the union. It is a vfs.FS.
 type FS struct {
-	vfs.FS // the own file system, for StatFS, Vacate and Sync
+	vfs.FS // the own file system; implements StatFS, Vacate and Sync
 
 	own    vfs.FS
 	mount  string
 	layers func() ([]Layer, error)
 }
 
-// New returns the union of a file system and of those that layers returns at each call, as
-// they are then. mount is the mount point.
+// New returns the union of a file system and of the layers that layers returns at each call. mount is the mount point.
 func New(fs vfs.FS, mount string, layers func() ([]Layer, error)) *FS {
 	return &FS{FS: fs, own: fs, mount: mount, layers: layers}
 }
 
-// A ReadOnlyError says that only a rank has a file, and this process, which is no rank,
-// would change it. It is syscall.EROFS.
+// A ReadOnlyError means that this process, which is not a rank, cannot change a file of a rank. It is syscall.EROFS.
 type ReadOnlyError struct {
 	Path string // with the mount point
 	Rank int
@@ -52,7 +50,7 @@ func (e *ReadOnlyError) Error() string {
 // Unwrap returns syscall.EROFS.
 func (e *ReadOnlyError) Unwrap() error { return syscall.EROFS }
 
-// readOnly is the error of changing n, which a rank has.
+// readOnly returns the error for changing n, which a rank has.
 func (u *FS) readOnly(n *node) error {
 	rank := n.top().rank
 	for i := range n.parts {
@@ -64,8 +62,7 @@ func (u *FS) readOnly(n *node) error {
 	return &ReadOnlyError{Path: strings.TrimRight(u.mount, "/") + n.path, Rank: rank}
 }
 
-// walk begins to resolve a path. It is nil where there are no ranks: then the own file
-// system answers.
+// walk starts to resolve a path. It returns nil if there are no ranks: then the own file system handles the call.
 func (u *FS) walk() (*walk, error) {
 	layers, err := u.layers()
 	if err != nil || len(layers) == 0 {
@@ -74,7 +71,7 @@ func (u *FS) walk() (*walk, error) {
 	return &walk{u: u, layers: layers}, nil
 }
 
-// find resolves a path that must exist. none says that the own file system answers.
+// find resolves a path that must exist. If none is true the own file system handles the call.
 func (u *FS) find(dir microfs.Ino, path string, follow bool) (f found, none bool, err error) {
 	w, err := u.walk()
 	if err != nil || w == nil {
@@ -91,9 +88,8 @@ func (u *FS) find(dir microfs.Ino, path string, follow bool) (f found, none bool
 	return f, false, err
 }
 
-// ascend makes the directories above a path in the own file system that only ranks have, so
-// that something can be made there.
-func (w *walk) ascend(n *node) error {
+// makeParents creates, in the own file system, the directories above a path that only ranks have, so that the call can create its file.
+func (w *walk) makeParents(n *node) error {
 	at := w.root()
 	for name := range strings.SplitSeq(strings.Trim(n.parent(), "/"), "/") {
 		if name == "" {
@@ -117,8 +113,8 @@ func (w *walk) ascend(n *node) error {
 	return nil
 }
 
-// missing resolves a path that must not exist, for a call that makes it, and makes
-// the directories above it. The path in the own file system is returned.
+// missing resolves a path that must not exist, for a call that creates it, and creates the directories above it. It returns the path in
+// the own file system.
 func (w *walk) missing(dir microfs.Ino, path string) (string, error) {
 	f, err := w.resolve(dir, path, false, true)
 	switch {
@@ -127,10 +123,10 @@ func (w *walk) missing(dir microfs.Ino, path string) (string, error) {
 	case f.exists():
 		return "", syscall.EEXIST
 	}
-	return f.inOwn(), w.ascend(&f.node)
+	return f.inOwn(), w.makeParents(&f.node)
 }
 
-// inOwn is the path in the own file system, with the slash that was behind it.
+// inOwn returns the path in the own file system, with a trailing slash if the path had one.
 func (f *found) inOwn() string {
 	if f.slash {
 		return f.path + "/"
@@ -138,7 +134,7 @@ func (f *found) inOwn() string {
 	return f.path
 }
 
-// SetCred changes who calls.
+// SetCred changes the credentials of the calls.
 func (u *FS) SetCred(c microfs.Cred) error {
 	layers, err := u.layers()
 	errs := []error{err, u.own.SetCred(c)}
@@ -148,7 +144,7 @@ func (u *FS) SetCred(c microfs.Cred) error {
 	return errors.Join(errs...)
 }
 
-// changes reports whether a file is opened to be changed.
+// changes reports whether the flags of open(2) permit or make changes.
 func changes(flags int) bool {
 	return flags&unix.O_PATH == 0 && (flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0)
 }
@@ -172,7 +168,7 @@ func (u *FS) Open(dir microfs.Ino, name string, flags int, mode uint32) (vfs.Fil
 	case !f.exists() && !creat:
 		return nil, syscall.ENOENT
 	case !f.exists():
-		if err := w.ascend(&f.node); err != nil {
+		if err := w.makeParents(&f.node); err != nil {
 			return nil, err
 		}
 		return u.own.Open(microfs.RootIno, f.inOwn(), flags, mode)
@@ -193,7 +189,7 @@ func (u *FS) Open(dir microfs.Ino, name string, flags int, mode uint32) (vfs.Fil
 	return newRankFile(u, file, &f.node, w.mountOf(f.top().rank), flags), nil
 }
 
-// Stat tells the attributes of a path.
+// Stat returns the attributes of a path.
 func (u *FS) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error) {
 	f, none, err := u.find(dir, path, follow)
 	if none {
@@ -205,7 +201,7 @@ func (u *FS) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, erro
 	return f.top().shown(), nil
 }
 
-// Access is access(2).
+// Access implements access(2).
 func (u *FS) Access(dir microfs.Ino, path string, mode uint32, follow bool) error {
 	return u.access(dir, path, mode, follow, func(fs vfs.FS, dir microfs.Ino, path string, follow bool) error {
 		return fs.Access(dir, path, mode, follow)
@@ -229,18 +225,18 @@ func (u *FS) access(dir microfs.Ino, path string, mode uint32, follow bool, ask 
 	}
 	err = ask(f.top().fs, microfs.RootIno, f.inOwn(), false)
 	if errors.Is(err, syscall.EROFS) && f.isDir() && !f.own() {
-		// Something can be made in it all the same, if the own file system can be changed.
+		// Files can still be created in it if the own file system is writable.
 		return u.own.Access(microfs.RootIno, "/", mode&2, true)
 	}
 	return err
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (u *FS) Mkdir(dir microfs.Ino, path string, mode uint32) error {
 	return u.make(dir, path, func(dir microfs.Ino, path string) error { return u.own.Mkdir(dir, path, mode) })
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link.
 func (u *FS) Symlink(target string, dir microfs.Ino, path string) error {
 	return u.make(dir, path, func(dir microfs.Ino, path string) error { return u.own.Symlink(target, dir, path) })
 }
@@ -260,7 +256,7 @@ func (u *FS) make(dir microfs.Ino, path string, do func(microfs.Ino, string) err
 	return do(microfs.RootIno, at)
 }
 
-// Rmdir removes a directory, that no rank has.
+// Rmdir removes a directory that no rank has.
 func (u *FS) Rmdir(dir microfs.Ino, path string) error { return u.remove(dir, path, u.own.Rmdir) }
 
 // Unlink removes a name of a file.
@@ -286,22 +282,21 @@ func (u *FS) remove(dir microfs.Ino, name string, do func(microfs.Ino, string) e
 	return do(microfs.RootIno, f.inOwn())
 }
 
-// Rename moves what no rank has, over what no rank has.
+// Rename renames a file of the own file system, over a name that no rank has.
 func (u *FS) Rename(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, flags uint) error {
 	return u.transfer(odir, opath, ndir, npath, true, false, func(odir microfs.Ino, opath string, ndir microfs.Ino, npath string) error {
 		return u.own.Rename(odir, opath, ndir, npath, flags)
 	})
 }
 
-// Link gives a file that the own file system has another name.
+// Link creates another name of a file of the own file system.
 func (u *FS) Link(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, follow bool) error {
 	return u.transfer(odir, opath, ndir, npath, false, follow, func(odir microfs.Ino, opath string, ndir microfs.Ino, npath string) error {
 		return u.own.Link(odir, opath, ndir, npath, follow)
 	})
 }
 
-// transfer does what gives something another name. over says that there may be something of
-// that name.
+// transfer implements Rename and Link. over is true if the new name may exist.
 func (u *FS) transfer(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, over, follow bool,
 	do func(microfs.Ino, string, microfs.Ino, string) error) error {
 	w, err := u.walk()
@@ -329,7 +324,7 @@ func (u *FS) transfer(odir microfs.Ino, opath string, ndir microfs.Ino, npath st
 	case to.exists() && !to.only():
 		return u.readOnly(&to.node)
 	}
-	if err := w.ascend(&to.node); err != nil {
+	if err := w.makeParents(&to.node); err != nil {
 		return err
 	}
 	return do(microfs.RootIno, from.inOwn(), microfs.RootIno, to.inOwn())
@@ -352,8 +347,7 @@ func (u *FS) Truncate(dir microfs.Ino, path string, size int64) error {
 	return u.change(dir, path, true, func(dir microfs.Ino, path string) error { return u.own.Truncate(dir, path, size) })
 }
 
-// SetAttr changes attributes of a path. Those of a directory that ranks have too change for
-// this process and others that are no rank.
+// SetAttr changes attributes of a path. If ranks have the same directory, its attributes change only for processes that are not ranks.
 func (u *FS) SetAttr(dir microfs.Ino, path string, follow bool, s microfs.SetAttr) error {
 	return u.change(dir, path, follow, func(dir microfs.Ino, path string) error { return u.own.SetAttr(dir, path, follow, s) })
 }

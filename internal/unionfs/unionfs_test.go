@@ -24,7 +24,7 @@ const (
 
 var ctx = context.Background()
 
-// disk is a file system and the memory that it is in.
+// disk is a file system in memory.
 type disk struct {
 	t   *testing.T
 	dev nvmf.Device
@@ -45,14 +45,14 @@ func (d *disk) mount(readOnly bool) *microfs.FS {
 	return fs
 }
 
-// write is what a rank, or a script, does to its files.
+// write runs do on the files of a rank or a script.
 func (d *disk) write(do func(fs vfs.FS)) {
 	fs := d.mount(false)
 	do(vfs.Microfs(fs))
 	require.NoError(d.t, fs.Unmount())
 }
 
-// job is a singleton partition and the partitions of ranks.
+// job has a singleton partition and the partitions of ranks.
 type job struct {
 	*FS
 	ranks  []*disk
@@ -60,7 +60,7 @@ type job struct {
 	looks  int
 }
 
-// look mounts all ranks anew.
+// look mounts the partitions of all ranks again.
 func (j *job) look() ([]Layer, error) {
 	j.looks++
 	return j.layers, nil
@@ -73,7 +73,7 @@ func (j *job) changed() {
 	}
 }
 
-// newJob has what is written to ranks and to the singleton partition, "+" in front for a directory, "->" for a link.
+// newJob creates a job with these files, "+" in front of a directory, "->" for a link.
 func newJob(t *testing.T, singleton []string, ranks ...[]string) *job {
 	j := &job{}
 	for _, names := range ranks {
@@ -204,7 +204,7 @@ func TestRead(t *testing.T) {
 	assert.Equal(t, "/both/r1", real)
 }
 
-// TestDirectoriesByNumber: a directory is found again by its inode number, whoever has it.
+// TestDirectoriesByNumber checks that directories of any layer can be found by inode number.
 func TestDirectoriesByNumber(t *testing.T) {
 	j := sample(t)
 	seen := map[microfs.Ino]string{}
@@ -228,8 +228,8 @@ func TestDirectoriesByNumber(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENOENT)
 }
 
-// TestChange: what the own file system has changes as ever, what ranks have does not, and
-// new things go to the own file system.
+// TestChange checks that files of the own file system can be changed, those of ranks cannot, and that new files are in the own file
+// system.
 func TestChange(t *testing.T) {
 	var readOnly *ReadOnlyError
 	open := func(flags int) func(j *job, name string) error {
@@ -289,7 +289,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestNewInARanksDirectory: the directories above are made in the own file system.
+// TestNewInARanksDirectory checks that the directories above a new file are created in the own file system.
 func TestNewInARanksDirectory(t *testing.T) {
 	j := newJob(t, nil, []string{"+a", "+a/b", "a/b/r"}, []string{"+a", "a/x"})
 	put(t, j, "a/b/new", "singleton")
@@ -308,8 +308,7 @@ func TestNewInARanksDirectory(t *testing.T) {
 	require.NoError(t, j.Unlink(root, "a/d/l"))
 }
 
-// TestRankGoesOn: an open file of a rank shows what the rank has written since; one that was
-// replaced is stale.
+// TestRankGoesOn checks that an open file of a rank shows later writes of the rank, and is stale after it was replaced.
 func TestRankGoesOn(t *testing.T) {
 	j := newJob(t, nil, []string{"f", "g"})
 	f, err := j.Open(root, "f", unix.O_RDONLY, 0)
@@ -338,7 +337,7 @@ func TestRankGoesOn(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// TestNoRanks: without ranks the own file system answers, and its files are its own.
+// TestNoRanks checks that without ranks the own file system handles all calls.
 func TestNoRanks(t *testing.T) {
 	j := newJob(t, []string{"+d", "d/f", "@l d"})
 	f, err := j.Open(root, "l/f", unix.O_RDWR, 0)

@@ -14,15 +14,14 @@ const (
 	maxSymlinks = 40
 )
 
-// part is a file in one of the file systems.
+// part is a file in one of the layers.
 type part struct {
 	rank int // or own
 	fs   vfs.FS
-	attr microfs.Attr // as that file system has it
+	attr microfs.Attr // attributes in that layer
 }
 
-// node is what a path stands for: the files of that path, the one that counts first. Of a
-// directory there may be several, of anything else there is one; none if nothing is there.
+// node has the files of a path, in order of precedence. Several of them only if they are directories; none if the path does not exist.
 type node struct {
 	path  string // below the mount, without symbolic links; "/" is the root
 	parts []part
@@ -33,10 +32,10 @@ func (n *node) top() *part   { return &n.parts[0] }
 func (n *node) isDir() bool  { return n.exists() && isDir(n.top().attr.Mode) }
 func (n *node) own() bool    { return n.exists() && n.top().rank == own }
 
-// only reports whether no rank has it.
+// only reports whether no rank has the path.
 func (n *node) only() bool { return n.own() && len(n.parts) == 1 }
 
-// parent is the path of the directory that the node is in.
+// parent returns the path of the directory that the node is in.
 func (n *node) parent() string {
 	if i := strings.LastIndexByte(n.path, '/'); i > 0 {
 		return n.path[:i]
@@ -54,14 +53,14 @@ type walk struct {
 	links  int
 }
 
-// found is where a path ends. slash says that it ended in "/".
+// found is the end of a path. slash is true if the path ended in "/".
 type found struct {
 	node
 	slash bool
 }
 
-// resolve follows path from a directory. A symbolic link at its end is followed if follow,
-// or if a slash is behind it and entry is false. The last name need not exist.
+// resolve resolves path from a directory. A symbolic link at its end is followed with follow, or if a slash is behind it and entry is
+// false. The last name need not exist.
 func (w *walk) resolve(dir microfs.Ino, path string, follow, entry bool) (found, error) {
 	if path == "" {
 		return found{}, syscall.ENOENT
@@ -125,7 +124,7 @@ func (w *walk) layer(rank int) vfs.FS {
 	return nil
 }
 
-// root is the root directory, which all have.
+// root returns the root directory, which all layers have.
 func (w *walk) root() node {
 	n := node{path: "/"}
 	add := func(rank int, fs vfs.FS) {
@@ -140,8 +139,8 @@ func (w *walk) root() node {
 	return n
 }
 
-// from follows path from the last directory of stack up to its end, or up to a symbolic
-// link: then the path to go on with is returned.
+// from resolves path from the last directory of stack, up to its end or to a symbolic link. In the latter case it returns the path to
+// continue with.
 func (w *walk) from(stack *[]node, path string, follow, entry bool) (found, string, error) {
 	path = strings.TrimLeft(path, "/")
 	f := found{node: (*stack)[len(*stack)-1]}
@@ -201,8 +200,8 @@ func (w *walk) step(d *node, name string) (node, error) {
 	return n, nil
 }
 
-// link returns the path to go on with behind a symbolic link in the last directory of stack,
-// and cuts stack to the root if that is absolute.
+// link returns the path to continue with behind a symbolic link in the last directory of stack. For an absolute link it cuts stack to
+// the root.
 func (w *walk) link(stack *[]node, n *node, rest string, slash bool) (string, error) {
 	if w.links++; w.links > maxSymlinks {
 		return "", syscall.ELOOP
@@ -231,7 +230,7 @@ func (w *walk) link(stack *[]node, n *node, rest string, slash bool) (string, er
 	return "/" + strings.TrimLeft(inside, "/"), nil
 }
 
-// parentOf returns the directory a mount point lies in, with a slash behind it.
+// parentOf returns the directory that contains a mount point, with a slash behind it.
 func parentOf(mount string) string {
 	mount = strings.TrimRight(mount, "/")
 	return mount[:strings.LastIndexByte(mount, '/')+1]

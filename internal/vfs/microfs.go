@@ -2,7 +2,7 @@ package vfs
 
 import "nvmecr/microfs"
 
-// Microfs makes a microfs.FS an FS.
+// Microfs returns a microfs.FS as an FS.
 func Microfs(fs *microfs.FS) FS { return microFS{fs} }
 
 type microFS struct{ *microfs.FS }
@@ -10,7 +10,7 @@ type microFS struct{ *microfs.FS }
 func (m microFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error) {
 	f, err := m.FS.Open(dir, path, flags, mode)
 	if err != nil {
-		return nil, err // not a nil *microfs.File in an interface
+		return nil, err // not an interface with a nil *microfs.File
 	}
 	return f, nil
 }

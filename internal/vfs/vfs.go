@@ -45,7 +45,7 @@ type FS interface {
 type File interface {
 	Ino() microfs.Ino
 	IsDir() bool
-	// Size is Stat().Size as far as this process knows: reads ask for no more.
+	// Size is Stat().Size as this process knows it, which is enough for reads.
 	Size() (int64, error)
 	ReadAt(bufs [][]byte, off int64) (int, error)
 	WriteAt(bufs [][]byte, off int64) (int, error)
@@ -85,12 +85,11 @@ type Held struct {
 type Mount struct {
 	FS       FS
 	Writable bool
-	// Tree says that all processes have one file system: a file that is open in another mount of it
-	// can be opened in this one by its number.
+	// Tree is true if all processes have one file system: a file that is open in another mount can be opened in this one by its inode
+	// number.
 	Tree bool
-	// Current reports whether a mount that is not writable shows what another
-	// one would; nil if only a new mount can tell.
+	// Current reports whether a read-only mount shows what another mount would show; nil if only another mount can tell.
 	Current func() bool
-	// Close unmounts. It is called once, when nothing uses FS any more.
+	// Close unmounts. It is called once, after the last use of FS.
 	Close func() error
 }

@@ -87,7 +87,8 @@ func (d *Device) Alone() (side int, ok bool) {
 // New reports whether neither side was part of a mirror before.
 func (d *Device) New() bool { st := d.owed.Load(); return st != nil && st.mode == both }
 
-// OnAlone has f told when a side is lost, and the other one goes on alone. It is called before anything is written by this process.
+// OnAlone makes the device call f when a side is lost and the other side is used alone. OnAlone has to be called before this process
+// writes.
 func (d *Device) OnAlone(f func(lost int, cause error)) { d.told = f }
 
 // Heal has what is read from one side written to the other one, until it is called with false. The caller is the only one that writes there.
@@ -154,7 +155,7 @@ func (d *Device) lose(s int, cause error) error {
 	return nil
 }
 
-// goOn has the device use a side alone, since that is on record there.
+// goOn makes the device use a side alone, since the side has a record of that.
 func (d *Device) goOn(s int, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -240,8 +241,8 @@ func (d *Device) record() error {
 	return nil
 }
 
-// Advance has both sides say that they are there in a new generation, as each run does when it begins: an older image of either one in its place is behind
-// then. No other process writes meanwhile.
+// Advance records a new generation on both sides, as each run does when it begins. An older image that takes the place of a side is then
+// recognized as outdated. No other process writes meanwhile.
 func (d *Device) Advance(ctx context.Context) error {
 	if d.owed.Load() != nil {
 		return d.record() // a new mirror

@@ -10,7 +10,7 @@ import (
 // ErrOneSide: the other side of the mirror is lost, or not to be used.
 var ErrOneSide = fmt.Errorf("there is one side only: %w", nvmf.ErrUnsupported)
 
-// Errors of opening a mirror, and of making it whole.
+// Errors of opening and of restoring a mirror.
 var (
 	// ErrAway: one side cannot be reached, and the other one may lack what was written last.
 	ErrAway = errors.New("one side of the mirror cannot be reached, and the other one may lack what was written last: bring it back, or put another, empty namespace in its place")
@@ -18,13 +18,13 @@ var (
 	ErrStale = errors.New("this side of the mirror lacks what was written while it was away, and the other one is gone: bring that back, or start over with --fresh, which deletes the checkpoints")
 	// ErrSplit: each side has something that the other one lacks.
 	ErrSplit = errors.New("both sides of the mirror were written to without the other one: put an empty namespace in the place of the one that is to be given up")
-	// ErrSource: Resync cannot read all of the side that has everything.
+	// ErrSource means that Resync cannot read all data of the complete side.
 	ErrSource = errors.New("what is to be copied is damaged")
 	// ErrOther: the sides are of two mirrors.
 	ErrOther = errors.New("the two sides are of different mirrors: name the targets in the order in which the store was made, or empty the one that is to be replaced")
 )
 
-// errElsewhere: another process has lost a side.
+// errElsewhere means that another process has lost a side.
 var errElsewhere = errors.New("a process of the job could not reach it")
 
 // errPatience ends the attempts to reach a side while the other one is there.

@@ -231,7 +231,7 @@ func (q *Queue) read(c *nvmf.Command, t *transfer) error {
 	return q.again(&w, t, other)
 }
 
-// again executes a command on one side. What is lost with the connection is found by the next Reset.
+// again executes a command on one side. The next Reset finds the data that is lost with the connection.
 func (q *Queue) again(c *nvmf.Command, t *transfer, s int) error {
 	q.batch[0], q.batch[1] = q.batch[0][:0], q.batch[1][:0]
 	q.add(t, c, s)
@@ -257,7 +257,7 @@ func (q *Queue) ReadOther(c *nvmf.Command) error {
 	return err
 }
 
-// saysAlone reads whether a side has gone on alone.
+// saysAlone reads whether a side has a record that it is used alone.
 func (q *Queue) saysAlone(s int) (bool, error) {
 	q.look = q.dev.side(s).stateCommand(q.lookData[:])
 	q.sides[s].Submit(q.lookList[:])
@@ -269,7 +269,8 @@ func (q *Queue) saysAlone(s int) (bool, error) {
 	return st != nil && st.mode == alone && st.mirror == q.dev.mirror, err
 }
 
-// Look looks whether another process has lost a side which this one still reaches. The device uses the other one alone then, and tells of that.
+// Look checks whether another process has lost a side which this process still reaches. The device then uses the other side alone, and
+// reports that.
 func (q *Queue) Look() error {
 	for s := range q.sides {
 		if !q.uses(0) || !q.uses(1) {

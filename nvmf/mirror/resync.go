@@ -48,8 +48,9 @@ func Resync(ctx context.Context, from, to Side, used Used, progress func(done, a
 	return from.write(ctx, now)
 }
 
-// behind returns the state of a side that lacks something of the other one, which is alone with st. It is newer than what the side said before: where a
-// copy was complete, and the other one does not say so yet, that is a state of a later generation than st.
+// behind returns the state for a side that lacks data of the other side, which is used alone and has the state st. The state is newer than
+// the previous one of the outdated side. That one can be of a later generation than st, if a copy was complete and only this side had
+// recorded it.
 func behind(st, before *state) *state {
 	b := &state{stale, st.generation, st.mirror, st.length}
 	if before != nil {

@@ -1,4 +1,4 @@
-// Package demotest gives tests what is built, and a stage to run it on.
+// Package demotest gives tests the built programs, and a stage to run them on.
 package demotest
 
 import (
@@ -16,9 +16,9 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// build makes everything and returns the directory it is in.
+// build builds everything and returns the directory with the programs.
 var build = sync.OnceValues(func() (string, error) {
-	// Tests of the benchmark, another module, ask too.
+	// Tests of the benchmark, another module, use this package, too.
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "nvmecr").Output()
 	if err != nil {
 		return "", fmt.Errorf("go list -m nvmecr: %w", err)
@@ -33,8 +33,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return filepath.Join(root, "bin"), nil
 })
 
-// Nvmecr returns the path of the command. It and all that it needs are built from
-// what is here now, once for all tests of a process.
+// Nvmecr returns the path of the command, which is built from the present source, once for all tests of a process.
 func Nvmecr(t testing.TB) string {
 	t.Helper()
 	bin, err := build()
@@ -44,14 +43,14 @@ func Nvmecr(t testing.TB) string {
 	return path
 }
 
-// Patient is the environment of ranks that keep no process from a core while they wait.
+// Patient returns variables that make waiting ranks sleep instead of spin.
 func Patient(t testing.TB) []string {
 	t.Helper()
 	library := filepath.Join(filepath.Dir(Nvmecr(t)), "libtestyield.so")
 	return []string{"OMPI_MCA_mpi_yield_when_idle=1", "LD_PRELOAD=" + library}
 }
 
-// NewStage makes a stage for that command, which ends with the test. Its ranks are patient.
+// NewStage returns a stage for that command until the end of the test. Its waiting ranks sleep.
 func NewStage(t testing.TB) *demo.Stage {
 	t.Helper()
 	stage, err := demo.NewStage(Nvmecr(t))
