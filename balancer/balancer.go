@@ -25,31 +25,29 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A Device is one place of a home.
+// A Device is one of the places where a rank stores its data.
 type Device struct {
 	Target int // index into the ordered namespaces
-	Slot   int // which of that namespace's partitions, in order of rank
+	Slot   int // index of its partition in that namespace, in order
 }
 
 // A Home is where a rank stores its data: its own device first, then those that hold
 // copies of it.
 type Home []Device
 
-// A Mapping gives every rank of a job its home.
+// A Mapping maps every rank of a job to its home.
 type Mapping interface {
 	// Size returns the number of ranks.
 	Size() int
-	// Home returns where a rank stores its data. It fails for a rank that is not one
-	// of the job.
+	// Home returns the home of a rank. It fails for a rank that is not in the job.
 	Home(rank int) (Home, error)
-	// Ranks returns the ranks that have a device of their home on namespace target, in
-	// ascending order: the one in slot i is number i. None for a namespace that is not used.
+	// Ranks returns the ranks with a device on namespace target, in ascending order: the rank in slot i is element i.
+	// It is empty for a namespace that is not used.
 	Ranks(target int) []int
 }
 
-// RoundRobin maps a job of size ranks onto targets namespaces: rank r to
-// number r mod targets, in slot r div targets. The loads of any two namespaces
-// differ by at most one rank.
+// RoundRobin maps rank r to namespace r mod targets, in slot r div targets. The loads of any two namespaces differ by
+// at most one rank.
 func RoundRobin(size, targets int) (Mapping, error) {
 	if err := check(size, targets); err != nil {
 		return nil, err
@@ -62,14 +60,14 @@ func check(size, targets int) error {
 	case targets < 1:
 		return fmt.Errorf("no namespace to place %d ranks on", size)
 	case size < 1:
-		return fmt.Errorf("a job of %d ranks has nothing to place", size)
+		return fmt.Errorf("a job of %d ranks has no ranks to place", size)
 	}
 	return nil
 }
 
 func checkRank(rank, size int) error {
 	if rank < 0 || rank >= size {
-		return fmt.Errorf("rank %d is not one of a job of %d", rank, size)
+		return fmt.Errorf("rank %d is not in a job of %d ranks", rank, size)
 	}
 	return nil
 }
@@ -99,9 +97,8 @@ func (m roundRobin) Ranks(target int) []int {
 // A Segment is a contiguous part of a namespace.
 type Segment struct{ Start, Length nvmf.Bytes }
 
-// Segments cuts the namespace from first (what lies before is the partition
-// table's) to capacity into slots equal segments that start and end on
-// multiples of align, a power of two. What does not divide is left at the end.
+// Segments divides the namespace from first (the partition table is before) to capacity into slots equal segments,
+// which start and end on multiples of align, a power of two. The remainder is unused, at the end.
 func Segments(first, capacity nvmf.Bytes, slots int, align nvmf.Bytes) ([]Segment, error) {
 	if slots < 1 || align == 0 || align&(align-1) != 0 {
 		return nil, fmt.Errorf("cannot cut a namespace into %d segments aligned to %d bytes", slots, align)

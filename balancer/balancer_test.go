@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// checkMapping: every rank has one slot on each namespace of its home, slots have no gaps
-// and follow the ranks. It returns the loads.
+// checkMapping checks that every rank has one slot on each namespace of its home, and that slots are in order of rank
+// without gaps. It returns the loads.
 func checkMapping(t *testing.T, m Mapping, targets int) []int {
 	t.Helper()
 	load := make([]int, targets)
@@ -38,8 +38,8 @@ func checkMapping(t *testing.T, m Mapping, targets int) []int {
 	return load
 }
 
-// No namespace has more than one rank more than another. The plan that lists all
-// namespaces once is the same.
+// TestRoundRobin checks that the loads differ by at most one rank, and that the plan which lists all namespaces once
+// is the same mapping.
 func TestRoundRobin(t *testing.T) {
 	list := ""
 	for targets := 1; targets <= 9; targets++ {
@@ -71,8 +71,8 @@ func TestRoundRobinRefuses(t *testing.T) {
 	}
 }
 
-// Segments are equal, aligned, in order, do not overlap, stay inside, and leave
-// less than one alignment unit a slot unused, beside the one at the start.
+// TestSegments checks that segments are equal, aligned, ordered, within bounds and do not overlap, and that less than
+// one alignment unit per slot is unused, in addition to the unit at the start.
 func TestSegments(t *testing.T) {
 	for _, first := range []nvmf.Bytes{0, 2 * nvmf.MiB, 2*nvmf.MiB + 1} {
 		for _, align := range []nvmf.Bytes{4 * nvmf.KiB, nvmf.MiB, 4 * nvmf.MiB} {
@@ -104,11 +104,11 @@ func TestSegmentsRefuse(t *testing.T) {
 		slots           int
 		align           nvmf.Bytes
 	}{
-		{0, nvmf.MiB, 0, 4096},                        // nobody
+		{0, nvmf.MiB, 0, 4096},                        // no slots
 		{0, nvmf.MiB, 1, 0},                           // no alignment
 		{0, nvmf.MiB, 1, 3},                           // not a power of two
 		{2 * nvmf.MiB, 2 * nvmf.MiB, 1, 4096},         // nothing left
-		{4 * nvmf.MiB, 2 * nvmf.MiB, 1, 4096},         // less than nothing
+		{4 * nvmf.MiB, 2 * nvmf.MiB, 1, 4096},         // first beyond capacity
 		{0, nvmf.MiB, 2, nvmf.MiB},                    // half a unit each
 		{^nvmf.Bytes(0) - 1, ^nvmf.Bytes(0), 1, 4096}, // the start wraps
 	} {

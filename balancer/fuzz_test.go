@@ -10,14 +10,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// FuzzSegments: whatever a target says of its size, segments lie inside it, in
-// order, or there are none.
+// FuzzSegments checks for any size of a target that segments are in order and within bounds, or refused.
 func FuzzSegments(f *testing.F) {
 	f.Add(uint64(2<<20), uint64(1<<30), 4, uint8(20))
 	f.Add(^uint64(0), ^uint64(0), 1, uint8(63))
 	f.Add(uint64(0), ^uint64(0), 1<<14, uint8(0))
 	f.Fuzz(func(t *testing.T, first, capacity uint64, slots int, shift uint8) {
-		slots %= 1 << 15 // the partition table has no more
+		slots %= 1 << 15 // the limit of the partition table
 		var segs []Segment
 		var err error
 		hostile.Bounded(t, 2<<20, 10*time.Second, func() {
@@ -38,14 +37,14 @@ func FuzzSegments(f *testing.F) {
 	})
 }
 
-// FuzzRoundRobin: a rank has one home, and the home that rank.
+// FuzzRoundRobin checks that each rank has one home, and that the home's namespace lists the rank.
 func FuzzRoundRobin(f *testing.F) {
 	f.Add(0, 1, 1)
 	f.Add(1<<31-2, 1<<31-1, 3)
 	f.Add(5, 1<<31-1, 1<<31-1)
 	f.Add(-1, -1, -1)
 	f.Fuzz(func(t *testing.T, rank, size, targets int) {
-		if max(rank, size, targets) > 1<<31 { // as far as the environment goes
+		if max(rank, size, targets) > 1<<31 { // the limit of the variables of launchers
 			return
 		}
 		m, err := RoundRobin(size, targets)
@@ -66,7 +65,7 @@ func FuzzRoundRobin(f *testing.F) {
 	})
 }
 
-// FuzzPlan: whatever the text, it is refused or gives every rank a home that is there.
+// FuzzPlan checks that any text is refused, or gives every rank a home on an existing namespace.
 func FuzzPlan(f *testing.F) {
 	for _, text := range []string{"", "round-robin", "0", "0*28,1*28", "1,0+1*2", "0,,1", "0*0", "0*2147483648,1", "0+0"} {
 		f.Add(text, 5, 2, 3)

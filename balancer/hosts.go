@@ -19,13 +19,13 @@ import (
 // "cn[1-2]=0*28;cn3=0*14,1*14" those of cn1 and cn2 are on the first namespace. As long as nobody says where the ranks are, they
 // fill the hosts in the order of the plan.
 
-// part is what hosts have in common.
+// part has the terms of one or more hosts.
 type part struct {
 	hosts []string
 	terms []term
 }
 
-// parseParts reads a plan by hosts.
+// parseParts parses a plan by hosts.
 func parseParts(text string) (p Plan, err error) {
 	seen := make(map[string]bool)
 	period := 0
@@ -43,7 +43,7 @@ func parseParts(text string) (p Plan, err error) {
 		}
 		for _, h := range in.hosts {
 			if seen[h] {
-				return Plan{}, fmt.Errorf("%q: host %s is there twice", text, h)
+				return Plan{}, fmt.Errorf("%q: host %s is listed twice", text, h)
 			}
 			seen[h] = true
 			for _, t := range in.terms {
@@ -58,7 +58,8 @@ func parseParts(text string) (p Plan, err error) {
 	return p, nil
 }
 
-// ListByHosts is the plan by which rank r of the ranks of hosts[h] is on targets[h][r]. Neighbours with the same targets are one part of it.
+// ListByHosts returns the plan by hosts in which the r-th rank of hosts[h] is on targets[h][r]. Adjacent hosts with
+// the same targets form one part.
 func ListByHosts(hosts []string, targets [][]int) (p Plan) {
 	for i, host := range hosts {
 		terms := List(targets[i]).terms
@@ -75,7 +76,7 @@ func ListByHosts(hosts []string, targets [][]int) (p Plan) {
 	return p
 }
 
-// add places the next count ranks.
+// add appends the home of the next count ranks.
 func (p *Plan) add(devices []int, count int) {
 	if last := len(p.terms) - 1; last >= 0 && slices.Equal(p.terms[last].devices, devices) {
 		p.terms[last].count += count
@@ -84,10 +85,10 @@ func (p *Plan) add(devices []int, count int) {
 	p.terms = append(p.terms, term{devices, count})
 }
 
-// ByHosts reports whether the plan says where the ranks of each host store: At makes one for ranks of it.
+// ByHosts reports whether this is a plan by hosts, which At converts.
 func (p Plan) ByHosts() bool { return len(p.parts) > 0 }
 
-// Host returns the number of a host in a plan by hosts. One that the plan has without its domain, or with it, is the same.
+// Host returns the number of a host in a plan by hosts. Names with and without a domain match.
 func (p Plan) Host(name string) (number int, err error) {
 	short, _, _ := strings.Cut(name, ".")
 	found := -1
@@ -108,7 +109,7 @@ func (p Plan) Host(name string) (number int, err error) {
 	return found, nil
 }
 
-// At is a plan by hosts for ranks of which rank r is on the host of number hosts[r].
+// At converts a plan by hosts to one by ranks; rank r is on the host of number hosts[r].
 func (p Plan) At(hosts []int) (at Plan) {
 	var terms [][]term
 	for _, part := range p.parts {
@@ -116,7 +117,7 @@ func (p Plan) At(hosts []int) (at Plan) {
 			terms = append(terms, part.terms)
 		}
 	}
-	next := make([]int, len(terms)) // rank of a host among its own
+	next := make([]int, len(terms)) // number of ranks of each host so far
 	for _, h := range hosts {
 		at.add(home(terms[h], next[h]), 1)
 		next[h]++

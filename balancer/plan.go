@@ -23,7 +23,7 @@ import (
 // each host (At).
 type Plan struct {
 	terms []term
-	parts []part // of a plan by hosts: terms has them for ranks that fill the hosts in their order
+	parts []part // parts of a plan by hosts; terms then has the homes for ranks that fill the hosts in their order
 }
 
 // term is the home of count ranks.
@@ -34,10 +34,10 @@ type term struct {
 
 const roundRobinText = "round-robin"
 
-// maxPeriod is the most ranks that the terms of a plan may have together.
+// maxPeriod is the maximum number of ranks of all terms of a plan.
 const maxPeriod = 1 << 31
 
-// ParsePlan reads the text form of a plan; "" is round robin.
+// ParsePlan parses the text form of a plan; "" is round robin.
 func ParsePlan(text string) (Plan, error) {
 	if text == "" || text == roundRobinText {
 		return Plan{}, nil
@@ -85,8 +85,7 @@ func parseTerm(s string) (t term, err error) {
 	return t, nil
 }
 
-// List is the plan by which rank r is on targets[r], and the ranks behind the last one as
-// those from the first one on.
+// List returns the plan in which rank r is on targets[r]. Behind the last target the list repeats.
 func List(targets []int) (p Plan) {
 	for _, d := range targets {
 		p.add([]int{d}, 1)
@@ -128,9 +127,9 @@ func textOf(terms []term) string {
 	return b.String()
 }
 
-// Map places a job of size ranks on targets namespaces. A job of one rank is always on the
-// first namespace. It fails where the plan names one that is not there, or leaves the
-// first one unused: its partition table belongs to job scripts as well.
+// Map returns the mapping of a job with size ranks on targets namespaces. A job of one rank is always on the first
+// namespace. Map fails if the plan names a namespace that does not exist, or leaves the first one unused: the first
+// partition table also belongs to job scripts.
 func (p Plan) Map(size, targets int) (Mapping, error) {
 	if len(p.terms) == 0 || size == 1 {
 		return RoundRobin(size, targets)
@@ -143,7 +142,7 @@ func (p Plan) Map(size, targets int) (Mapping, error) {
 		home := homes{first: m.period, count: t.count}
 		for _, d := range t.devices {
 			if d >= targets {
-				return nil, fmt.Errorf("the mapping %s names target %d, and they are 0 to %d", p, d, targets-1)
+				return nil, fmt.Errorf("the mapping %s names target %d, and there are targets 0 to %d", p, d, targets-1)
 			}
 			home.devices = append(home.devices, Device{Target: d, Slot: m.loads[d]})
 			m.loads[d] += t.count
@@ -157,14 +156,14 @@ func (p Plan) Map(size, targets int) (Mapping, error) {
 	return m, nil
 }
 
-// listed is a mapping of a list of homes, which repeats.
+// listed is the mapping of a repeating list of homes.
 type listed struct {
 	size, period int
 	homes        []homes
-	loads        map[int]int // ranks of one period on each namespace
+	loads        map[int]int // number of ranks of one period on each namespace
 }
 
-// homes are those of count ranks from first on. The slots are those of the first.
+// homes are the homes of count ranks from first on. The slots are those of rank first.
 type homes struct {
 	first, count int
 	devices      []Device

@@ -36,7 +36,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// The own device comes first, whatever its number.
+// TestHomeWithCopies checks that the rank's own device comes first, whatever its number.
 func TestHomeWithCopies(t *testing.T) {
 	plan, err := ParsePlan("2+0")
 	require.NoError(t, err)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// judge fills in Missing of sets that jobs of one size have written. writers are the ranks that must have a part of
-// each set.
-func judge(sets []*Set, writers []int) {
+// findMissing sets Missing of sets that jobs of one size have written. writers are the ranks that must have a part of each
+// set.
+func findMissing(sets []*Set, writers []int) {
 	votes, whole := map[part]int{}, make([]bool, len(sets))
 	voters := 0
 	for i, s := range sets {
@@ -37,12 +37,12 @@ func judge(sets []*Set, writers []int) {
 				lacks = append(lacks, p)
 			}
 		}
-		s.miss(lacks, writers)
+		s.addMissing(lacks, writers)
 	}
 }
 
-// miss fills in Missing of one set. lacks are parts that other sets have and this one has not.
-func (s *Set) miss(lacks []part, writers []int) {
+// addMissing sets Missing of one set. lacks are parts that other sets have and this one does not.
+func (s *Set) addMissing(lacks []part, writers []int) {
 	for _, f := range s.Files {
 		if !f.Closed || f.Lost {
 			s.Missing = append(s.Missing, Part{Rank: f.Rank, Path: f.Path, Open: !f.Closed, Lost: f.Lost})
@@ -100,7 +100,7 @@ var kOfN = regexp.MustCompile(`([0-9]+)[-_.]?of[-_.]?([0-9]+)`)
 
 // shards returns the parts that are missing by names of the form k-of-n, one for each such name.
 func (s *Set) shards() (missing []Part) {
-	type group struct{ before, behind string } // of k, with n
+	type group struct{ before, behind string } // the text around k; behind includes n
 	have, width, total := map[group]map[uint64]bool{}, map[group]int{}, map[group]uint64{}
 	for _, f := range s.Files {
 		m := kOfN.FindStringSubmatchIndex(f.Path)
@@ -110,7 +110,7 @@ func (s *Set) shards() (missing []Part) {
 		k, errK := strconv.ParseUint(f.Path[m[2]:m[3]], 10, 63)
 		n, errN := strconv.ParseUint(f.Path[m[4]:m[5]], 10, 63)
 		if errK != nil || errN != nil {
-			continue // no number of shards
+			continue // not a number of shards
 		}
 		g := group{f.Path[:m[2]], f.Path[m[3]:]}
 		if have[g] == nil {
@@ -122,7 +122,7 @@ func (s *Set) shards() (missing []Part) {
 		if uint64(len(ks)) >= total[g] {
 			continue
 		}
-		k := uint64(1) // where they count from 0, the first may be the one: no matter
+		k := uint64(1) // numbers may begin at 0; then shard 0 may be the missing one, which does not matter
 		for ks[k] {
 			k++
 		}
@@ -135,7 +135,7 @@ func (s *Set) shards() (missing []Part) {
 
 // metadata returns the file that torch.distributed.checkpoint writes last, if it is missing.
 func (s *Set) metadata() (missing []Part) {
-	parts, done := map[string]bool{}, map[string]bool{} // directories that have them
+	parts, done := map[string]bool{}, map[string]bool{} // directories with *.distcp, and with .metadata
 	for _, f := range s.Files {
 		dir, name := path.Split(f.Path)
 		switch {

@@ -9,19 +9,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMissing says of sets what they lack.
+// TestMissing checks what sets lack.
 func TestMissing(t *testing.T) {
 	two := []string{"200", "400"}
 	for name, c := range map[string]struct {
 		lines   []string
-		drop    string // words: what a crash leaves out: "RANK:PATH"
-		open    string // and what it leaves open
+		drop    string // words "RANK:PATH": files that a crash prevents
+		open    string // files that a crash leaves open
 		pattern string
 		ranks   int
 		writers []int
 		tree    bool
 		sizes   map[string]int      // how many ranks the job has from the first file of a step on
-		want    map[string][]string // of each set; those not here are complete
+		want    map[string][]string // missing parts by set; other sets are complete
 	}{
 		"all there": {lines: job(3, two, lammps)},
 		"one is open": {lines: job(3, two, lammps), open: "1:melt.400.1",
@@ -148,7 +148,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// among finds the file in "RANK:PATH RANK:PATH ...".
+// among reports whether words "RANK:PATH RANK:PATH ..." contain the file.
 func among(words string, p Part) bool {
 	return slices.ContainsFunc(strings.Fields(words), func(w string) bool {
 		rank, path, _ := strings.Cut(w, ":")

@@ -27,11 +27,12 @@
 //
 // # Without a pattern
 //
-// Then the number is found in each path as follows. Not considered are numbers
+// Then the number is found in each path as follows. These numbers are ignored: numbers
 // that a letter follows (2d), the digit of an extension (.h5), k and n of
 // k-of-n, numbers behind words for parts of a job or of a file (rank, part,
 // layer and such), and those that are the number of the rank in all files of
-// such names (where one rank alone has any, if there are others). Of the others the step is the first that there is of:
+// such names (if only one rank has such files, the number counts only if there is no other one). The step is the first of these
+// that the path has:
 //
 //  1. a number behind step, iter, iteration or cycle: step-400, iter_0000100;
 //  2. a number behind ckpt, checkpoint, chk, restart and such, or epoch;
@@ -40,16 +41,16 @@
 //  5. the longest number in the last part of the path that has one: plt00400.
 //
 // Files without such a number belong to no set. Files are of one series if what
-// is before the number is the same, but for numbers that are not considered.
+// is before the number is the same, except for ignored numbers.
 // [Choose] takes the only series, or the only one whose number is behind a word
 // of 1 or 2; it does not guess among several.
 //
 // # Complete
 //
 // A file counts when its last writer has closed it: then it is durable. A set
-// is complete when all its files count, and nothing is missing. What is missing
-// can be told only by comparison, since no application says what it is going to
-// write. A set has to have
+// is complete when all its files count, and nothing is missing. Missing files can
+// be recognised only by comparison with other sets, since applications do not
+// announce their files. A set must have
 //
 //   - a file of every rank of the job. If one rank only has files of the
 //     series, at any step, as where rank 0 writes for all, then that rank is
@@ -61,9 +62,9 @@
 //     the same path but for the number. The first set of a series is compared
 //     with nothing, so that a file is missed only from the second on;
 //   - all n files where names say k-of-n;
-//   - .metadata beside files *.distcp, which torch.distributed.checkpoint
+//   - .metadata in a directory with files *.distcp, which torch.distributed.checkpoint
 //     writes when it has written all of them.
 //
-// A set that was cut short, and was being written again when the job was killed
-// once more, may consist of closed files of both attempts. No name tells that.
+// If a set was interrupted, and was being written again when the job was killed
+// again, it may consist of closed files of both attempts. Names do not show that.
 package checkpoint

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// files makes them of lines "RANK PATH", with "open" behind where it is.
-// Each is a second younger than the one before.
+// files returns the files of lines "RANK PATH", with "open" behind an unclosed file. Each is a second younger than
+// the one before.
 func files(t *testing.T, lines ...string) (list []File) {
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for i, l := range lines {
@@ -28,7 +28,7 @@ func files(t *testing.T, lines ...string) (list []File) {
 	return list
 }
 
-// job makes the files of a checkpoint, of which names has those of a rank.
+// job returns lines of checkpoints; names returns the file names of a rank.
 func job(ranks int, steps []string, names func(step string, rank int) []string) (lines []string) {
 	for _, s := range steps {
 		for r := range ranks {
@@ -40,7 +40,7 @@ func job(ranks int, steps []string, names func(step string, rank int) []string) 
 	return lines
 }
 
-// each is job where each rank has one file.
+// each is job with one file for each rank.
 func each(ranks int, steps []string, format string) []string {
 	return job(ranks, steps, func(step string, rank int) []string {
 		return []string{strings.NewReplacer("STEP", step, "RANK", fmt.Sprint(rank), "0RR", fmt.Sprintf("%03d", rank)).Replace(format)}
@@ -82,7 +82,7 @@ func huggingFace(step string, rank int) []string {
 	return list
 }
 
-// program is what one has written.
+// program describes the files of an application.
 type program struct {
 	lines   []string
 	pattern string
@@ -130,7 +130,7 @@ func programs() map[string]program {
 	}
 }
 
-// seeded returns a source of random numbers, whose seed is in the log.
+// seeded returns random numbers and logs the seed.
 func seeded(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -141,7 +141,7 @@ func shuffle[T any](r *rand.Rand, list []T) {
 	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 }
 
-// TestWithoutPattern finds the steps in the names of programs.
+// TestWithoutPattern finds the steps in file names of applications.
 func TestWithoutPattern(t *testing.T) {
 	for name, c := range programs() {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestWithoutPattern(t *testing.T) {
 			require.True(t, ok, "%v", s.Sets)
 			assert.Equal(t, c.steps[len(c.steps)-1], newest.Name)
 
-			// The pattern that it suggests finds the same.
+			// The suggested pattern finds the same files.
 			again, err := Find(all, s.Pattern, Job{Ranks: ranks})
 			require.NoError(t, err)
 			require.Len(t, again, 1)
@@ -166,8 +166,8 @@ func TestWithoutPattern(t *testing.T) {
 	}
 }
 
-// TestOneFileOfEachRank: where each rank writes its one file anew, the numbers are those of the ranks, and no file is an older checkpoint of another
-// rank's. A rank that is alone may count steps.
+// TestOneFileOfEachRank: if each rank overwrites a single file, the numbers in the names are ranks, and no file is an
+// older checkpoint of another rank. A single rank may count steps.
 func TestOneFileOfEachRank(t *testing.T) {
 	for _, format := range []string{"f%d", "ckpt.%d", "restart/%d", "out_%03d.h5"} {
 		var lines []string
@@ -183,12 +183,12 @@ func TestOneFileOfEachRank(t *testing.T) {
 	}
 }
 
-// TestTorn takes away, or leaves open, any one file of the newest checkpoint
-// that a program has written: it does not count any more.
+// TestTorn removes, or leaves open, each file of the newest checkpoint of an application: the checkpoint is
+// incomplete.
 func TestTorn(t *testing.T) {
 	for name, c := range programs() {
 		if len(c.steps) < 2 {
-			continue // nothing tells what the first should have
+			continue // the expected files of the first set are unknown
 		}
 		t.Run(name, func(t *testing.T) {
 			all, job := files(t, c.lines...), Job{Ranks: c.ranks(t)}
@@ -213,7 +213,7 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// FuzzFind: whatever the names, what is found has all files of the pattern, once.
+// FuzzFind checks that each file matching the suggested pattern is in the series exactly once.
 func FuzzFind(f *testing.F) {
 	f.Add("melt.400.0\nmelt.400.base\nstep-400/.metadata\n1-of-2\nepoch=0-step=400.ckpt", "melt.{step}.*", 2)
 	f.Add("0.5/x\n0.5\n//\n.h5\na9.h5\n\xff1\n", "**{name}?", 0)
@@ -286,7 +286,7 @@ func TestChoose(t *testing.T) {
 func TestPattern(t *testing.T) {
 	for _, c := range []struct {
 		pattern, path string
-		want          string // what tells sets apart; "" if the path does not match
+		want          string // the text that distinguishes sets; "" if the path
 	}{
 		{"melt.{step}.*", "melt.400.0", "400"},
 		{"/melt.{step}.*", "melt.400.base", "400"},
@@ -347,7 +347,7 @@ func TestOrder(t *testing.T) {
 	assert.Equal(t, "state", newest.Name)
 }
 
-// TestSpelling: one step is one set, however many zeros it has in front.
+// TestSpelling checks that leading zeros do not make a different step.
 func TestSpelling(t *testing.T) {
 	list, err := Find(files(t, "0 s_007.pt", "1 s_7.pt", "0 s_08.pt", "1 s_08.pt"), "s_{step}.pt", Job{Ranks: 2})
 	require.NoError(t, err)
@@ -370,7 +370,7 @@ func TestOfASet(t *testing.T) {
 	assert.Empty(t, list)
 }
 
-// TestUndecided: ranks that have files of no set may be those that write none.
+// TestUndecided checks a series in which some ranks have no files in any set: they may not write any.
 func TestUndecided(t *testing.T) {
 	for _, c := range []struct {
 		lines string

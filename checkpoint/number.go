@@ -14,11 +14,11 @@ func (s span) of(path string) string { return path[s.start:s.end] }
 // A number is a run of digits in a path, or a directory's name with decimals.
 type number struct {
 	span
-	component span
-	word      string // the letters before it, in lower case, perhaps with - _ . = between
-	glued     bool   // a letter is directly before it
-	ofPart    bool   // it numbers a part of a job or of a file
-	not       bool   // it is none that counts steps, whatever its value
+	component   span
+	word        string // the letters before it, in lower case; - _ . or = may be in between
+	afterLetter bool   // a letter is directly before it
+	ofPart      bool   // it is the number of a part of a job or of a file
+	excluded    bool   // it cannot be a step, whatever its value
 }
 
 // whole reports whether the number is the whole name of a directory.
@@ -41,7 +41,7 @@ func endsIn(word string, ends []string) bool {
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(word, end) })
 }
 
-// epochWord is before a number that may be in the name beside the step, and grows with the step: epoch=3-step=400.ckpt.
+// epochWord precedes a number that a name may have in addition to the step, and that grows with the step: epoch=3-step=400.ckpt.
 const epochWord = "epoch"
 
 var (
@@ -73,14 +73,14 @@ func newNumber(path string, at, component span) number {
 	n := number{span: at, component: component}
 	before, after := path[component.start:at.start], path[at.end:component.end]
 	trimmed := strings.TrimRight(before, "-_.=")
-	n.glued = before != "" && trimmed == before && isLetter(before[len(before)-1])
+	n.afterLetter = before != "" && trimmed == before && isLetter(before[len(before)-1])
 	begin := len(trimmed)
 	for begin > 0 && isLetter(trimmed[begin-1]) {
 		begin--
 	}
 	n.word = strings.ToLower(trimmed[begin:])
 	n.ofPart = ofSome.MatchString(after) || endsIn(n.word, rankWords) || endsIn(n.word, otherWords) || slices.Contains(otherWordsWhole, n.word)
-	n.not = n.ofPart || after != "" && isLetter(after[0]) || after == "" && extension.MatchString(component.of(path))
+	n.excluded = n.ofPart || after != "" && isLetter(after[0]) || after == "" && extension.MatchString(component.of(path))
 	return n
 }
 
@@ -95,7 +95,7 @@ func findStep(path string, all []number, rank rankPlace) (at span, worded, ok bo
 	var some, others []number
 	for i, n := range all {
 		switch {
-		case n.not:
+		case n.excluded:
 		case endsIn(n.word, stepWords):
 			return n.span, true, true
 		case rank.is[i]:
@@ -104,7 +104,7 @@ func findStep(path string, all []number, rank rankPlace) (at span, worded, ok bo
 			some = append(some, n)
 		}
 	}
-	if len(some) == 0 && !rank.several { // better one that may be a rank's than none
+	if len(some) == 0 && !rank.several { // better a number that may be a rank than none
 		some = others
 	}
 	for _, n := range some {
@@ -117,23 +117,23 @@ func findStep(path string, all []number, rank rankPlace) (at span, worded, ok bo
 			return n.span, false, true
 		}
 	}
-	at, ok = last(some)
+	at, ok = lastNumber(some)
 	return at, false, ok
 }
 
-// last returns the first number without a letter before it of the last
+// lastNumber returns the first number without a letter before it of the last
 // component that has one, or else the longest number of the last component.
-func last(some []number) (at span, ok bool) {
+func lastNumber(some []number) (at span, ok bool) {
 	var best *number
 	for i := range some {
 		n := &some[i]
 		deeper := best == nil || n.component != best.component
 		switch {
-		case best != nil && n.glued != best.glued:
-			if best.glued {
+		case best != nil && n.afterLetter != best.afterLetter:
+			if best.afterLetter {
 				best = n
 			}
-		case deeper, n.glued && n.end-n.start > best.end-best.start:
+		case deeper, n.afterLetter && n.end-n.start > best.end-best.start:
 			best = n
 		}
 	}

@@ -22,7 +22,7 @@ const stepMark = "\x00"
 // A pattern is a parsed pattern.
 type pattern struct {
 	paths *regexp.Regexp
-	named bool // {name} is in it, not {step}
+	named bool // it has {name}, not {step}
 }
 
 // parsePattern parses a pattern. Its errors wrap ErrPattern.

@@ -16,7 +16,7 @@ type Series struct {
 	Pattern string
 	Sets    []Set // oldest first
 
-	named  bool // by names, not numbers
+	named  bool // sets are distinguished by names, not numbers
 	worded bool // a word says that these are steps, or checkpoints
 }
 
@@ -146,7 +146,7 @@ func ranksIn(files []File, job Job) rankPlaces {
 	places := rankPlaces{}
 	for _, f := range files {
 		if job.Tree && !f.ofRank() {
-			continue // it may be of any
+			continue // its rank is unknown
 		}
 		all, shape := numbers(f.Path), shapeOf(f.Path)
 		place, known := places[shape]
@@ -173,7 +173,7 @@ func (p rankPlaces) of(path string) rankPlace {
 // within a series.
 func stemOf(path string, at span, all []number, rank []bool) string {
 	var stem strings.Builder
-	done := 1 // without the slash in front
+	done := 1 // skip the leading slash
 	for i, n := range all {
 		if n.end <= at.start && (n.ofPart || rank[i] || n.word == epochWord) {
 			stem.WriteString(plainPattern(path[done:n.start]) + "*")
@@ -208,9 +208,9 @@ func (c *collector) part(f File, at span) part {
 type collector struct {
 	Series
 	job   Job
-	sets  map[string]*Set // by plain number, or by name
-	ends  map[string]bool // what is behind the steps
-	ranks map[int]bool    // that have files, of any set
+	sets  map[string]*Set // by number without leading zeros, or by name
+	ends  map[string]bool // text behind the steps
+	ranks map[int]bool    // ranks that have files in any set
 	// numbered is true if the rank's number is in the names.
 	numbered bool
 }
@@ -237,7 +237,7 @@ func (c *collector) add(f File, at span, rank []bool) {
 	c.ends[plainPattern(f.Path[at.end:])] = true
 	c.ranks[f.Rank] = true
 	for i, n := range numbers(f.Path) {
-		own := endsIn(n.word, rankWords) || !n.not && n.start >= at.end
+		own := endsIn(n.word, rankWords) || !n.excluded && n.start >= at.end
 		c.numbered = c.numbered || own && rank[i]
 	}
 	set.parts = append(set.parts, c.part(f, at))
@@ -296,7 +296,7 @@ func (c *collector) series() Series {
 		bySize[size] = append(bySize[size], &s.Sets[i])
 	}
 	for size, sets := range bySize {
-		judge(sets, c.writers(size))
+		findMissing(sets, c.writers(size))
 	}
 	return s
 }
@@ -336,7 +336,7 @@ func (c *collector) writers(ranks int) []int {
 	case len(c.job.Writers) > 0:
 		return c.job.Writers
 	case c.oneWriter() && !c.numbered:
-		return nil // each set has a file of it
+		return nil // its files are in each set
 	}
 	all := make([]int, ranks)
 	for i := range all {

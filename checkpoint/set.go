@@ -9,7 +9,7 @@ import (
 
 // A File is a regular file of one rank.
 type File struct {
-	Rank     int    // negative: of a partition that belongs to no rank; in a tree: not of one rank alone
+	Rank     int    // negative: in the singleton partition, or in a tree written by several ranks or an unknown one
 	Path     string // from the root of the rank's files: /melt.400.0
 	Size     int64  // bytes
 	Created  time.Time
@@ -22,7 +22,7 @@ type File struct {
 
 // A Job describes the job that has written the files.
 type Job struct {
-	Ranks int // how many the job has
+	Ranks int // number of ranks
 	// Tree is true if all ranks share one tree: a path is one file, whichever rank has written it, and File.Rank is the
 	// rank that has.
 	Tree bool
@@ -43,7 +43,7 @@ type Size struct {
 // size returns the number of ranks of the job that wrote a set.
 func (j *Job) size(s *Set) int {
 	if j.Tree && !slices.ContainsFunc(s.Files, File.ofRank) {
-		return 1 // a single process has no partition of its own there
+		return 1 // a single process uses the singleton partition
 	}
 	ranks := j.Ranks
 	for _, size := range j.Sizes {
@@ -70,8 +70,8 @@ type Set struct {
 
 // A Part is a file that a set lacks.
 type Part struct {
-	Rank int    // negative: no certain one
-	Path string // "" if the rank has no file of the set, and no other set says which it should be
+	Rank int    // negative: unknown
+	Path string // "" if the rank has no file of the set, and the expected path is unknown
 	Open bool   // the file is there, but its writer has not closed it
 	Lost bool   // the file is there, but not all of its bytes
 }

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Max is how many names one list may stand for.
+// Max is the maximum number of names in a list.
 const Max = 1 << 20
 
-// Expand returns the names in the order in which the list has them, as often as it has them. It fails for what is no list, and for
-// one of more than Most names.
+// Expand returns the names in the order of the list, with duplicates. It fails for an invalid list, and for one of
+// more than Max names.
 func Expand(list string) ([]string, error) {
 	var names []string
 	for _, part := range split(list) {
@@ -31,7 +31,7 @@ func Expand(list string) ([]string, error) {
 	return names, nil
 }
 
-// split cuts at the commas outside of brackets.
+// split splits a list at commas outside of brackets.
 func split(list string) (parts []string) {
 	depth, begin := 0, 0
 	for i, c := range list {
@@ -51,7 +51,7 @@ func split(list string) (parts []string) {
 	return append(parts, list[begin:])
 }
 
-// expand returns the names of one part, which are most at most.
+// expand returns the names of one part, at most limit.
 func expand(part string, limit int) ([]string, error) {
 	before, rest, bracket := strings.Cut(part, "[")
 	if !bracket {
@@ -95,7 +95,7 @@ func expand(part string, limit int) ([]string, error) {
 	return names, nil
 }
 
-// numbers reads "7" or "001-003". width is that of numbers with leading zeros, else 1.
+// numbers parses "7" or "001-003". width is the width of numbers with leading zeros, or 1.
 func numbers(text string) (first, last uint64, width int, err error) {
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -115,8 +115,8 @@ func numbers(text string) (first, last uint64, width int, err error) {
 	return first, last, width, nil
 }
 
-// Compress returns a list of the names, with one bracket for those that differ in their last number alone. The
-// order is that of the names' first parts, then of the numbers.
+// Compress returns a list with one bracket for names that differ only in their last number. It is sorted by the text
+// before that number, in order of first appearance, and then by number.
 func Compress(names []string) string {
 	type numbered struct {
 		before string

@@ -7,16 +7,17 @@ import (
 	"nvmecr/balancer/site"
 )
 
-// solution is how many ranks of each class of hosts write to targets of each class.
+// solution says how many ranks of each class of hosts write to each class of targets.
 type solution struct {
 	p     *problem
 	flow  [][]int // ranks, [host class][device class]
 	taken []int   // targets of each device class
 
-	quota [][]int // ranks that each target taken still gets, while next gives them out
+	quota [][]int // ranks that each chosen target still gets, while next distributes them
 }
 
-// next gives ranks of a class of hosts, at most n, to a target: which, of what class, and how many.
+// next assigns up to n ranks of host class h to a target. It returns the class of the target, the target, and the
+// number of ranks.
 func (s *solution) next(h, n int) (d int, t *site.Target, ranks int) {
 	if s.quota == nil {
 		s.share()
@@ -34,7 +35,7 @@ func (s *solution) next(h, n int) (d int, t *site.Target, ranks int) {
 	return d, s.p.devices[d].targets[at], ranks
 }
 
-// share cuts what each class takes into equal parts.
+// share divides the ranks of each class of targets into equal quotas.
 func (s *solution) share() {
 	s.quota = make([][]int, len(s.taken))
 	for d, n := range s.taken {
@@ -44,15 +45,15 @@ func (s *solution) share() {
 		}
 		s.quota[d] = make([]int, n)
 		for i := range n {
-			s.quota[d][i] = (total + i) / n // the sum of these is total
+			s.quota[d][i] = (total + i) / n // the sum of the quotas is total
 		}
 		slices.Reverse(s.quota[d])
 	}
 }
 
-// solve looks for targets of a kind, and for the best flow to them. It returns nil where there is none.
+// solve chooses targets for a kind of plan, and the best flow to them. It returns nil if there is no such plan.
 func (p *problem) solve(kind Kind) *solution {
-	open := make([]int, len(p.devices)) // targets of each class that may be taken
+	open := make([]int, len(p.devices)) // number of targets of each class that may be chosen
 	for d := range p.devices {
 		if kind != Apart || p.apart(d) {
 			open[d] = len(p.devices[d].targets)
@@ -78,18 +79,18 @@ func (p *problem) solve(kind Kind) *solution {
 	return s
 }
 
-// smallProblem is up to which number of pairs of classes a plan is improved by exchanging targets, one by one.
+// smallProblem is the maximum number of pairs of classes for which a plan is improved by exchanging single targets.
 const smallProblem = 4096
 
-// choose takes the targets one after the other: each time the one that brings the most of a fair load the fewest switches away from its
-// ranks. It may come to targets that cannot take all ranks.
+// choose chooses the targets one after the other: each time the one that can take most of a fair load, at the fewest
+// switches from its ranks. The chosen targets may not be able to take all ranks.
 func (p *problem) choose(open []int, kind Kind) []int {
 	taken, left := make([]int, len(p.devices)), make([]int, len(p.hosts))
 	for h := range p.hosts {
 		left[h] = p.hosts[h].ranks
 	}
 	near := p.nearest(kind)
-	inDomain := make(map[string]int) // targets taken in the same domains
+	inDomain := make(map[string]int) // number of chosen targets in each domain
 	for n := range p.want {
 		quota := (sum(left) + p.want - n - 1) / (p.want - n)
 		best, bestRank := -1, rank{}
@@ -110,8 +111,8 @@ func (p *problem) choose(open []int, kind Kind) []int {
 	return taken
 }
 
-// rank is how good a target is, the more important first: ranks that it leaves without one, its health, the sum of distances, its load, and
-// how many of its domains are in use already.
+// rank compares targets, the most important criterion first: ranks left without a target, health, sum of distances,
+// load, number of its domains that are in use already.
 type rank [5]int
 
 func (r rank) less(o rank) bool { return slices.Compare(r[:], o[:]) < 0 }
@@ -137,7 +138,8 @@ func (p *problem) nearest(kind Kind) [][]int {
 	return lists
 }
 
-// fill gives a target of class d quota ranks of those that are left, the nearest first. It writes what is left then to into, if not nil.
+// fill assigns quota of the remaining ranks to a target of class d, the nearest first. It stores the ranks that
+// remain then in into, if not nil.
 func (p *problem) fill(d int, near, left []int, quota int, into []int) (filled, hops int) {
 	quota = min(quota, p.devices[d].limit)
 	for _, h := range near {
@@ -145,7 +147,7 @@ func (p *problem) fill(d int, near, left []int, quota int, into []int) (filled, 
 		if n == 0 {
 			continue
 		}
-		filled, hops = filled+n, hops+n*int(p.near(h, d))
+		filled, hops = filled+n, hops+n*int(p.penalisedDistance(h, d))
 		if into != nil {
 			into[h] -= n
 		}
@@ -156,25 +158,25 @@ func (p *problem) fill(d int, near, left []int, quota int, into []int) (filled, 
 	return filled, hops
 }
 
-// cost is what one rank of class h costs on a target of class d.
+// cost returns the cost of a rank of class h on a target of class d.
 func (p *problem) cost(h, d int, kind Kind) int32 {
 	if kind != Distant {
-		return p.near(h, d)
+		return p.penalisedDistance(h, d)
 	}
-	cost := int32(p.far) - p.distance[h][d] // the more distant the better
+	cost := int32(p.unknownDistance) - p.distance[h][d] // prefer distant targets
 	if p.shares(h, d) {
-		cost += int32(p.far) * 1000
+		cost += int32(p.unknownDistance) * 1000
 	}
 	return cost
 }
 
-// near is the distance of two classes, and more for each kind of domains that they share although it is not looked at any more: where not all ranks can be
-// kept apart from their data, those are that can.
-func (p *problem) near(h, d int) int32 {
-	return p.distance[h][d] + int32(p.far*bits.OnesCount64(p.clash[h][d]&^p.held))
+// penalisedDistance returns the distance of two classes, plus a penalty for each common domain of a kind that is ignored: if not
+// all ranks can be kept apart from their data, those are that can be.
+func (p *problem) penalisedDistance(h, d int) int32 {
+	return p.distance[h][d] + int32(p.unknownDistance*bits.OnesCount64(p.shared[h][d]&^p.respected))
 }
 
-// assign finds the flow of least cost to the targets taken, or nil if they cannot take all ranks.
+// assign returns the minimum cost flow to the chosen targets, or nil if they cannot take all ranks.
 func (p *problem) assign(taken []int, kind Kind) *solution {
 	quotas, ok := p.quotas(taken)
 	if !ok {
@@ -187,8 +189,8 @@ func (p *problem) assign(taken []int, kind Kind) *solution {
 	return &solution{p: p, flow: f.shares(), taken: slices.Clone(taken)}
 }
 
-// quotas returns the ranks of one target of each class taken, rounded down, in equal parts or by bandwidth. Each may take one more. It is
-// false where they cannot take all ranks.
+// quotas returns the number of ranks of one target of each chosen class, rounded down: equal for all, or by
+// bandwidth. Each may take one more. ok is false if the targets cannot take all ranks.
 func (p *problem) quotas(taken []int) ([]int, bool) {
 	quotas := make([]int, len(taken))
 	weight := func(d int) float64 {
@@ -227,21 +229,21 @@ func (p *problem) quotas(taken []int) ([]int, bool) {
 				ranks -= n * quotas[d]
 			}
 		}
-		if ranks < 0 { // they are more than enough, in equal parts too
+		if ranks < 0 { // more than enough, also with equal quotas
 			ranks = 0
 		}
 	}
 }
 
-// exchange replaces one target that others could do without by one that ranks without a target may use.
+// exchange replaces a target that is not needed by one that ranks without a target may use.
 func (p *problem) exchange(taken, open []int, kind Kind) bool {
 	quotas, ok := p.quotas(taken)
 	if !ok {
-		return p.larger(taken, open)
+		return p.exchangeForLarger(taken, open)
 	}
 	f := p.network(taken, quotas, kind)
 	f.run()
-	stuck := f.stuck() // host classes with ranks left, and those that compete with them
+	stuck := f.stuck() // host classes with ranks without a target, and those that compete
 	in, gain := -1, 0
 	for d := range p.devices {
 		if taken[d] == open[d] {
@@ -271,8 +273,8 @@ func (p *problem) exchange(taken, open []int, kind Kind) bool {
 	return true
 }
 
-// larger replaces the target that can take the fewest ranks by one that can take more.
-func (p *problem) larger(taken, open []int) bool {
+// exchangeForLarger replaces the target with the smallest limit by one with a larger limit.
+func (p *problem) exchangeForLarger(taken, open []int) bool {
 	in, out := -1, -1
 	for d := range p.devices {
 		if taken[d] < open[d] && (in < 0 || p.devices[d].limit > p.devices[in].limit) {
@@ -290,10 +292,10 @@ func (p *problem) larger(taken, open []int) bool {
 	return true
 }
 
-// maxChoices is how many choices of targets are tried one by one where exchanges have not found any.
+// maxChoices is the maximum number of choices that search tries.
 const maxChoices = 20_000
 
-// search tries all choices, if they are few.
+// search tries all choices of targets, if there are few enough.
 func (p *problem) search(open []int) (found *solution) {
 	choices := 1
 	for _, n := range open {
@@ -321,7 +323,7 @@ func (p *problem) search(open []int) (found *solution) {
 	return found
 }
 
-// improve exchanges targets as long as the distances become less.
+// improve exchanges targets while that reduces the distances.
 func (p *problem) improve(taken, open []int, kind Kind, s *solution) *solution {
 	best := p.total(s, kind)
 	for improved := true; improved; {

@@ -12,19 +12,20 @@ import (
 	"nvmecr/balancer/site"
 )
 
-// A Failure is what the failure of one domain takes from the job.
+// A Failure is the effect of the failure of one domain on the job.
 type Failure struct {
-	Kind string `json:"kind"` // of domain, or "target"
+	Kind string `json:"kind"` // kind of domain, or "target"
 	Name string `json:"name"`
-	Ends int    `json:"ends"` // ranks that run in it
-	Data int    `json:"data"` // ranks whose data is in it
-	Both int    `json:"both"` // ranks of both
+	Ends int    `json:"ends"` // number of ranks that run in the domain
+	Data int    `json:"data"` // number of ranks whose data is in the domain
+	Both int    `json:"both"` // number of ranks that are lost with their data
 }
 
-// kindTarget is the domain that a target is for itself.
+// kindTarget is the kind of the domain that is a single target.
 const kindTarget = "target"
 
-// Failures lists the domains that have ranks of the job or their data: of each kind, the widest first, those that take most first.
+// Failures lists the domains with ranks of the job or their data: the widest kinds first, and of each kind the
+// largest effects first.
 func (p *Plan) Failures() []Failure {
 	type key struct{ kind, name string }
 	found := make(map[key]*Failure)
@@ -67,8 +68,8 @@ func (p *Plan) Failures() []Failure {
 	return list
 }
 
-// domains lists the domains of a place, by kind and name.
-func (p *Plan) domains(w where, node string) (list [][2]string) {
+// domains lists the domains of a place as pairs of kind and name.
+func (p *Plan) domains(w location, node string) (list [][2]string) {
 	for k, kind := range p.inv.Domains {
 		if w.domains[k] != "" {
 			list = append(list, [2]string{kind, w.domains[k]})
@@ -80,7 +81,7 @@ func (p *Plan) domains(w where, node string) (list [][2]string) {
 	return list
 }
 
-// Explain writes tables: who writes where, how much each target gets, and what each failure takes.
+// Explain writes tables: the targets of ranks, the load of each target, and the effect of each failure.
 func (p *Plan) Explain(w io.Writer) error {
 	fmt.Fprintf(w, "%d ranks on %d nodes, %d targets, %s: ", p.Ranks(), len(p.job.Hosts), len(p.Targets), p.Kind)
 	switch p.Kind {
@@ -135,7 +136,7 @@ func alternatives(words []string) string {
 	return text
 }
 
-// place names where a target is.
+// place returns the node or the switch of a target.
 func (p *Plan) place(t *Target) string {
 	if w := p.target(&t.Target); w.at >= 0 {
 		return p.net.Name(w.at)
@@ -150,7 +151,7 @@ func span(first, n int) string {
 	return fmt.Sprintf("%d-%d", first, first+n-1)
 }
 
-// A group is consecutive ranks of one or several hosts that write to one target, at one distance.
+// A group is a range of consecutive ranks of one or several hosts that write to one target, at one distance.
 type group struct {
 	hosts               []string
 	target, ranks, hops int

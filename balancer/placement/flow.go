@@ -11,14 +11,14 @@ type network struct {
 	arcs  []arc   // each followed by its reverse
 	from  [][]int // arcs of each vertex
 	pair  []int   // arc of [host class * device classes + device class], -1: none
-	level []int   // of the search for paths
+	level []int   // of each vertex, in the search for paths
 	next  []int
 	dist  []int32
 }
 
 type arc struct {
 	to   int
-	left int // capacity
+	left int // remaining capacity
 	cost int32
 }
 
@@ -33,7 +33,7 @@ const (
 func (f *network) host(h int) int   { return firstHost + h }
 func (f *network) device(d int) int { return firstHost + len(f.p.hosts) + d }
 
-// network makes the flow for targets that are taken.
+// network creates the flow network for the chosen targets.
 func (p *problem) network(taken, quotas []int, kind Kind) *network {
 	n := firstHost + len(p.hosts) + len(p.devices)
 	f := &network{p: p, taken: taken, from: make([][]int, n), pair: make([]int, len(p.hosts)*len(p.devices))}
@@ -67,7 +67,7 @@ func (f *network) add(from, to, capacity int, cost int32) {
 	f.arcs = append(f.arcs, arc{to, capacity, cost}, arc{from, 0, -cost})
 }
 
-// run finds the largest flow, and of all of that size one of the least cost: it fills the shortest paths until there are none.
+// run finds a maximum flow of minimum cost: it fills cheapest paths until there are none.
 func (f *network) run() (flow int) {
 	f.level, f.next, f.dist = make([]int, len(f.from)), make([]int, len(f.from)), make([]int32, len(f.from))
 	for f.distances() {
@@ -85,7 +85,8 @@ func (f *network) run() (flow int) {
 
 const unreached = int32(1) << 30
 
-// distances computes the cost of the cheapest path to each vertex (Bellman and Ford, with a queue). It is false where none leads to the sink.
+// distances computes the cost of the cheapest path to each vertex (Bellman and Ford, with a queue). It returns false
+// if no path leads to the sink.
 func (f *network) distances() bool {
 	for v := range f.dist {
 		f.dist[v] = unreached
@@ -109,7 +110,8 @@ func (f *network) distances() bool {
 	return f.dist[sink] < unreached
 }
 
-// layers numbers the vertices by how many arcs of cheapest paths lead to them (Dinitz). It is false where none leads to the sink.
+// layers numbers the vertices by their distance, in arcs, along cheapest paths (Dinitz). It returns false if no path
+// leads to the sink.
 func (f *network) layers() bool {
 	for v := range f.level {
 		f.level[v] = -1
@@ -129,10 +131,10 @@ func (f *network) layers() bool {
 	return f.level[sink] >= 0
 }
 
-// cheapest says whether an arc from v has capacity left, and is on a cheapest path.
+// cheapest reports whether an arc from v has capacity left and is on a cheapest path.
 func (f *network) cheapest(v int, a *arc) bool { return a.left > 0 && f.dist[v]+a.cost == f.dist[a.to] }
 
-// push sends up to n from v to the sink through the layers.
+// push sends a flow of up to n from v to the sink through the layers.
 func (f *network) push(v, n int) int {
 	if v == sink {
 		return n
@@ -166,7 +168,7 @@ func (f *network) shares() [][]int {
 	return flow
 }
 
-// stuck returns the classes of hosts from which ranks that have no target could be moved, after run.
+// stuck returns the classes of hosts from which ranks without a target could be moved, after run.
 func (f *network) stuck() []bool {
 	seen := make([]bool, len(f.from))
 	seen[source] = true
@@ -184,7 +186,7 @@ func (f *network) stuck() []bool {
 	return seen[firstHost : firstHost+len(f.p.hosts)]
 }
 
-// slack returns what the targets of a class could take beside the flow.
+// slack returns how many more ranks the targets of a class could take.
 func (f *network) slack(d int) (n int) {
 	for _, i := range f.from[f.device(d)] {
 		if a := &f.arcs[i]; a.to == sink || a.to == extra {

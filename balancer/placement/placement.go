@@ -1,23 +1,24 @@
 // Package placement decides which storage targets a job gets, and which ranks write to which of them: the first half of the paper's
 // storage balancer (section III.F). Package balancer has the second, the segments of a target.
 //
-// What fails together is a failure domain: a node, the nodes of a switch, whatever a site's inventory names (power, cooling). A rank and its
-// data ought to have none in common, or one failure takes both. New looks for a plan in this order, and takes the first that there is:
+// A failure domain is what fails together: a node, the nodes of a switch, or other kinds that the site's inventory names (power,
+// cooling). A rank and its data should have no domain in common, so that one failure does not take both. New tries these kinds of
+// plans in order, and returns the first that is possible:
 //
 //  1. Apart: no target is in a domain of any node of the job.
 //  2. Spread: no rank shares a domain with its own target.
-//  3. The same two, without the widest kind of domain, then without the two widest, and so on: at the end with the node alone. To share
-//     a domain of a kind that is left out costs a rank as much as the longest way more.
-//  4. Distant: as few ranks as can be share a node with their target, and targets are as far away as can be.
+//  3. The same two, ignoring the widest kind of domain, then the two widest kinds, and so on, until only the node counts. Sharing a
+//     domain of an ignored kind adds the maximum distance to the cost of a rank.
+//  4. Distant: as few ranks as possible share a node with their target, and targets are as far away as possible.
 //
-// All but the first are told (Plan.Warnings), and refused if Job.Strict is set.
+// Every plan but the first kind has warnings (Plan.Warnings), and is refused if Job.Strict is set.
 //
-// Within each, targets take equal loads, or loads in proportion to their bandwidths where all are known, but for one rank. Targets are chosen
-// greedily, the fewest switches away first, and the unloaded first; for the targets that are chosen, the sum of the distances is the least that
-// there is (a minimum cost flow). Nodes of one switch and the same domains are one class, and so are targets, so that the time depends on
-// how many classes there are.
+// Targets have equal loads, or loads in proportion to their bandwidths if all are known, except for one rank. Targets are chosen
+// greedily: the nearest first, in number of switches, and of these the least loaded. For the chosen targets the sum of distances is
+// minimal (a minimum cost flow). Nodes with the same switch and domains form a class, and so do targets, so that the computing time
+// depends on the number of classes.
 //
-// Everything is deterministic, and depends on the order of what is given, not on names. All functions are pure and safe for concurrent use.
+// Plans are deterministic. They depend on the order of the input, not on names. All functions are pure and safe for concurrent use.
 package placement
 
 import (
@@ -32,7 +33,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// RanksPerTarget is the most that the paper puts on one SSD: with 56 to 112 its bandwidth is used best (section III.F).
+// RanksPerTarget is the maximum number of ranks on one SSD in the paper: 56 to 112 use its bandwidth best (section
+// III.F).
 const RanksPerTarget = 112
 
 // A Host is a node of the job.
@@ -41,15 +43,15 @@ type Host struct {
 	Ranks int
 }
 
-// A Job is what a plan is for.
+// A Job is the job to plan for.
 type Job struct {
 	Hosts []Host // in the order of their ranks
-	// Targets is how many the job gets. 0: as many as RankBandwidth needs, where that and those of all targets are known, else one for
-	// RanksPerTarget ranks.
+	// Targets is the number of targets. 0: as many as RankBandwidth needs, if that and the bandwidths of all targets
+	// are known, otherwise one for RanksPerTarget ranks.
 	Targets       int
-	RankBandwidth nvmf.Bytes // that one rank writes in a second; 0: not known
-	RankCapacity  nvmf.Bytes // that one rank needs; 0: not known, any target will do
-	Strict        bool       // refuse what is not Apart
+	RankBandwidth nvmf.Bytes // bytes that a rank writes per second; 0: unknown
+	RankCapacity  nvmf.Bytes // space that a rank needs; 0: unknown
+	Strict        bool       // refuse a plan that is not Apart
 }
 
 // A Kind says how far ranks are from their data.
@@ -64,25 +66,25 @@ const (
 
 func (k Kind) String() string { return [...]string{"apart", "spread", "distant"}[k] }
 
-// A Plan is which rank writes where.
+// A Plan maps the ranks of a job to targets.
 type Plan struct {
 	Kind    Kind
-	Domains []string // the kinds of domains that hold, the widest first
+	Domains []string // kinds of domains that the plan respects, the widest first
 	Targets []Target // in the order in which ranks use them
 	Shares  []Share  // in the order of ranks
-	Hops    int      // the sum of the ranks' distances, in switches
-	// Warnings are what the user is told.
+	Hops    int      // sum of the distances of ranks to their targets, in switches
+	// Warnings are messages for the user.
 	Warnings []string
 
 	places
 	job  Job
-	home []int // the first share of each host
+	home []int // index of the first share of each host
 }
 
-// A Target is one that the job gets.
+// A Target is a target of the plan.
 type Target struct {
 	site.Target
-	Ranks int // that write there
+	Ranks int // number of ranks that write to it
 }
 
 // A Share is a number of consecutive ranks of one host that write to one target.
@@ -90,25 +92,24 @@ type Share struct {
 	Host   int // index into Job.Hosts
 	Target int // index into Plan.Targets
 	Ranks  int
-	Hops   int // switches between the two
+	Hops   int // switches between host and target
 }
 
-// What New returns where there is no plan.
+// Errors of New.
 var (
 	ErrTooFew = errors.New("the site has too few targets")
 	ErrShared = errors.New("ranks would share a failure domain with their data")
 )
 
-// New plans a job. The topology may lack nodes and targets: these are taken to be farther away than any other, which is told, and for a strict job to
-// share a switch with all. Errors: ErrTooFew, ErrShared
-// (for a strict job).
+// New plans a job. Nodes and targets that the topology lacks count as farther away than all others, with a warning;
+// for a strict job they count as sharing a switch with all. Errors: ErrTooFew; ErrShared, for a strict job.
 func New(job Job, net *topology.Topology, inv *site.Inventory) (*Plan, error) {
 	p, err := newProblem(job, net, inv)
 	if err != nil {
 		return nil, err
 	}
 	for n := 0; n <= len(inv.Domains); n++ {
-		p.hold(inv.Domains[n:])
+		p.respect(inv.Domains[n:])
 		for _, kind := range []Kind{Apart, Spread} {
 			if n == 0 && kind == Apart || !job.Strict {
 				if s := p.solve(kind); s != nil {
@@ -120,7 +121,7 @@ func New(job Job, net *topology.Topology, inv *site.Inventory) (*Plan, error) {
 	if job.Strict {
 		return nil, p.refusal()
 	}
-	p.hold(nil)
+	p.respect(nil)
 	s := p.solve(Distant)
 	if s == nil {
 		return nil, fmt.Errorf("%d targets for %d ranks of %s each: %w", p.want, p.ranks, p.job.RankCapacity, ErrTooFew)
@@ -128,9 +129,9 @@ func New(job Job, net *topology.Topology, inv *site.Inventory) (*Plan, error) {
 	return p.plan(s, Distant, len(inv.Domains)), nil
 }
 
-// refusal says why a strict job has no plan.
+// refusal returns the reason why a strict job has no plan.
 func (p *problem) refusal() error {
-	p.hold(p.inv.Domains)
+	p.respect(p.inv.Domains)
 	apart := 0
 	for d := range p.devices {
 		if p.apart(d) {
@@ -138,14 +139,14 @@ func (p *problem) refusal() error {
 		}
 	}
 	unknown := ""
-	if lost := p.lostOf(p.job.Hosts, p.inv.Targets); len(lost) > 0 {
+	if lost := p.allUnlocated(p.job.Hosts, p.inv.Targets); len(lost) > 0 {
 		unknown = fmt.Sprintf(" (the topology does not have %s)", few(lost))
 	}
 	return fmt.Errorf("%d of %d targets are outside of the job's failure domains (%s), and %d are wanted%s; plan for fewer targets or fewer nodes, or without --strict: %w",
 		apart, p.available, strings.Join(p.inv.Domains, ", "), p.want, unknown, ErrShared)
 }
 
-// plan writes a solution down: classes become hosts and targets again.
+// plan converts a solution for classes to a plan for hosts and targets.
 func (p *problem) plan(s *solution, kind Kind, ignored int) *Plan {
 	plan := &Plan{Kind: kind, Domains: append(slices.Clone(p.inv.Domains[ignored:]), site.Node), places: p.places, job: p.job}
 	number := make(map[*site.Target]int)
@@ -170,25 +171,25 @@ func (p *problem) plan(s *solution, kind Kind, ignored int) *Plan {
 	return plan
 }
 
-// warn says what is not as it should be.
+// warn adds warnings about rules that the plan breaks.
 func (p *Plan) warn(ignored int) {
 	say := func(format string, args ...any) { p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...)) }
 	kept := strings.Join(p.Domains, ", ")
 	switch {
 	case p.Kind == Distant:
-		say("%d ranks share their node with their target, since there is no other way: data and process are lost together", p.shared())
+		say("%d ranks share their node with their target, since there is no better plan: data and process are lost together", p.shared())
 	case ignored > 0:
-		say("targets that share no %s with their ranks are too few: %s alone are kept apart", strings.Join(p.inv.Domains[:ignored], ", "), kept)
+		say("there are too few targets that share no %s with their ranks: they only have different %s", strings.Join(p.inv.Domains[:ignored], ", "), kept)
 	}
 	if p.Kind == Spread {
-		say("targets outside of all of the job's domains are too few: each rank is apart from its own target, but one failure may end ranks and take the data of others")
+		say("there are too few targets outside of the job's domains: each rank shares none with its own target, but one failure may end ranks and lose the data of others")
 	}
 	var targets []site.Target
 	for _, t := range p.Targets {
 		targets = append(targets, t.Target)
 	}
-	if lost := p.lostOf(p.job.Hosts, targets); len(lost) > 0 {
-		say("the topology does not have %s: whether a switch fails with ranks and their data is not known there", few(lost))
+	if lost := p.allUnlocated(p.job.Hosts, targets); len(lost) > 0 {
+		say("the topology does not have %s: whether these share a switch with ranks or data is unknown", few(lost))
 	}
 	for _, t := range p.Targets {
 		if t.Health != site.OK {
@@ -197,7 +198,7 @@ func (p *Plan) warn(ignored int) {
 	}
 }
 
-// few names the first of a list.
+// few formats the first names of a list.
 func few(names []string) string {
 	const most = 4
 	if len(names) > most {
@@ -216,7 +217,7 @@ func (p *Plan) shared() (n int) {
 	return n
 }
 
-// Ranks returns how many the job has.
+// Ranks returns the number of ranks.
 func (p *Plan) Ranks() (n int) {
 	for _, h := range p.job.Hosts {
 		n += h.Ranks
@@ -224,7 +225,7 @@ func (p *Plan) Ranks() (n int) {
 	return n
 }
 
-// Mapping is the plan by hosts, as --mapping has it.
+// Mapping returns the plan by hosts in the form of --mapping.
 func (p *Plan) Mapping() balancer.Plan {
 	hosts, targets := make([]string, len(p.job.Hosts)), make([][]int, len(p.job.Hosts))
 	for i, h := range p.job.Hosts {

@@ -15,7 +15,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// cluster is two racks of two nodes and one storage node each, and a third rack of storage alone.
+// cluster has two racks with two compute nodes and a storage node each, and a third rack with storage only.
 const cluster = `
 SwitchName=rack1 Nodes=cn[1-2],st1
 SwitchName=rack2 Nodes=cn[3-4],st2
@@ -116,7 +116,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// inOrder is the mapping for ranks that fill the hosts.
+// inOrder returns the mapping for ranks that fill the hosts in order.
 func inOrder(p *Plan) string {
 	var list []int
 	for _, s := range p.Shares {
@@ -132,7 +132,7 @@ func TestMapping(t *testing.T) {
 	assert.Equal(t, "cn[1-2]=0*2;cn3=1*3", p.Mapping().String())
 }
 
-// check looks whether a plan keeps what it promises.
+// check checks that a plan keeps its promises.
 func check(t *testing.T, p *Plan, job Job) {
 	t.Helper()
 	ranks := make([]int, len(job.Hosts))
@@ -165,7 +165,7 @@ func TestRefuses(t *testing.T) {
 		is   error
 		says string
 	}{
-		{Job{Hosts: hosts(1, "cn1", "cn2", "cn3"), Targets: 3}, ErrTooFew, "3 targets are wanted, and 2 of 3 can be had"},
+		{Job{Hosts: hosts(1, "cn1", "cn2", "cn3"), Targets: 3}, ErrTooFew, "3 targets are wanted, and 2 of 3 are available"},
 		{Job{Hosts: hosts(1, "cn1", "cn3"), Targets: 2, Strict: true}, ErrShared, "0 of 2 targets are outside of the job's failure domains (switch), and 2 are wanted"},
 		{Job{Hosts: hosts(9, "cn1"), Targets: 1, RankCapacity: 2 * nvmf.GiB}, nil, ""},
 		{Job{Hosts: hosts(0, "cn1")}, nil, "host cn1 has 0 ranks"},
@@ -186,7 +186,7 @@ func TestRefuses(t *testing.T) {
 	assert.ErrorIs(t, err, ErrTooFew)
 }
 
-// randomSite is a small one, with domains that cross the racks.
+// randomSite returns a small site with domains that cross the racks.
 func randomSite(r *rand.Rand, word string) (*topology.Topology, *site.Inventory, Job) {
 	net, job := "", Job{}
 	racks := 1 + r.IntN(4)
@@ -224,10 +224,11 @@ func randomSite(r *rand.Rand, word string) (*topology.Topology, *site.Inventory,
 	return topo, inv, job
 }
 
-// exact returns the least sum of what ranks cost, which is their distances where all domains are kept, of all placements of equal loads on a choice of targets, of which allowed says which host may use
-// which; ok is false where there is none.
+// exact returns the minimum cost, which is the sum of distances if all domains are respected, of all placements with
+// equal loads on any choice of targets. allowed reports whether a host may use a target. ok is false if there is no
+// placement.
 func exact(p *problem, allowed func(h, d int) bool) (best int, ok bool) {
-	var devices []int // a class for each target
+	var devices []int // class of each target
 	for d := range p.devices {
 		for range p.devices[d].targets {
 			devices = append(devices, d)
@@ -256,7 +257,7 @@ func exact(p *problem, allowed func(h, d int) bool) (best int, ok bool) {
 	return best, ok
 }
 
-// cheapest places ranks one after the other, in all ways that keep the loads equal.
+// cheapest tries all placements with equal loads.
 func cheapest(p *problem, ranks, taken []int, allowed func(h, d int) bool) (int, bool) {
 	quota, more := len(ranks)/len(taken), len(ranks)%len(taken)
 	costs := map[string]int{string(make([]byte, len(taken))): 0}
@@ -276,7 +277,7 @@ func cheapest(p *problem, ranks, taken []int, allowed func(h, d int) bool) (int,
 				}
 				l := []byte(loads)
 				l[i]++
-				c := cost + int(p.near(h, d))
+				c := cost + int(p.penalisedDistance(h, d))
 				if old, ok := next[string(l)]; !ok || c < old {
 					next[string(l)] = c
 				}
@@ -293,22 +294,22 @@ func cheapest(p *problem, ranks, taken []int, allowed func(h, d int) bool) (int,
 	return best, ok
 }
 
-// costOf is the same sum for a plan.
+// costOf returns the same cost for a plan.
 func costOf(p *problem, plan *Plan) (cost int) {
 	for _, s := range plan.Shares {
 		d := slices.IndexFunc(p.devices, func(d deviceClass) bool {
 			return slices.ContainsFunc(d.targets, func(t *site.Target) bool { return t.Name == plan.Targets[s.Target].Name })
 		})
-		cost += s.Ranks * int(p.near(p.hostClass[s.Host], d))
+		cost += s.Ranks * int(p.penalisedDistance(p.hostClass[s.Host], d))
 	}
 	return cost
 }
 
-// factor is how much more than the least sum of distances a plan costs at most: the targets are chosen greedily.
+// factor is the maximum ratio of a plan's distances to the minimum: targets are chosen greedily.
 const factor = 1.25
 
-// In small sites plans are what an exact search finds: no rank shares a domain with its target where there is a way, loads are equal but for one rank,
-// distances are near the least.
+// TestAgainstExactSearch compares plans for small sites with an exact search: no rank shares a domain with its target
+// if that is possible, loads differ by at most one rank, and distances are near the minimum.
 func TestAgainstExactSearch(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -330,7 +331,7 @@ func TestAgainstExactSearch(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, plan.Targets, p.want)
 		for ignored := 0; ignored <= 2; ignored++ {
-			p.hold(inv.Domains[ignored:])
+			p.respect(inv.Domains[ignored:])
 			apart, isApart := exact(p, func(_, d int) bool { return p.apart(d) })
 			spread, isSpread := exact(p, func(h, d int) bool { return !p.shares(h, d) })
 			best := spread
@@ -349,7 +350,7 @@ func TestAgainstExactSearch(t *testing.T) {
 		}
 		job.Strict = true
 		strict, err := New(job, net, inv)
-		p.hold(inv.Domains)
+		p.respect(inv.Domains)
 		if _, ok := exact(p, func(_, d int) bool { return p.apart(d) }); ok {
 			require.NoError(t, err)
 			require.Equal(t, plan.Shares, strict.Shares)
@@ -357,7 +358,7 @@ func TestAgainstExactSearch(t *testing.T) {
 			require.ErrorIs(t, err, ErrShared)
 		}
 
-		again, err := New(job, net, inv) // the same every time
+		again, err := New(job, net, inv) // plans are deterministic
 		if err == nil {
 			require.Equal(t, strict.Shares, again.Shares)
 		}
@@ -369,7 +370,8 @@ func TestAgainstExactSearch(t *testing.T) {
 	t.Logf("the costliest plan has %.2f times the least distances", worst)
 }
 
-// Where racks have unequal numbers of ranks not all can be kept apart from their data. Those that can are.
+// TestUnequalRacks checks that, if racks have unequal numbers of ranks and not all ranks can be kept apart from their
+// data, those are that can be.
 func TestUnequalRacks(t *testing.T) {
 	st := func(n int) string { return fmt.Sprintf("name: st%d, target: file:%d, node: st%d", n, n, n) }
 	net, inv := read(t, cluster, targets(st(1), st(2)))
@@ -385,14 +387,14 @@ func TestUnequalRacks(t *testing.T) {
 	assert.Equal(t, 1, both, "of six ranks in a rack one has to have its data there")
 }
 
-// A node that is mistyped, or renamed, is told: it may be at any switch.
+// TestNotInTheTopology checks the warning about a node that the topology lacks, as after a typing error.
 func TestNotInTheTopology(t *testing.T) {
 	const st1, st9 = "name: st1, target: file:1, node: st1", "name: st9, target: file:9, node: st9"
 	for _, c := range []struct {
 		what, net, inventory string
 		host                 string
 		strict               bool
-		told                 string // "": nothing
+		told                 string // "": no warning
 		refused              bool
 	}{
 		{"a target", cluster, targets(st9), "cn3", false, "does not have st9 of target st9: ", false},

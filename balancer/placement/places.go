@@ -10,17 +10,18 @@ import (
 	"nvmecr/balancer/topology"
 )
 
-// places knows where nodes and targets are.
+// places locates nodes and targets.
 type places struct {
 	net *topology.Topology
 	inv *site.Inventory
 }
 
-// host says where a node is.
-func (p places) host(name string) where { return p.locate(name, "", p.inv.Of(name)) }
+// host returns the place of a node.
+func (p places) host(name string) location { return p.locate(name, "", p.inv.Of(name)) }
 
-// target says where a target is. What the inventory says of its node holds for it, too, but for what it says of the target itself.
-func (p places) target(t *site.Target) where {
+// target returns the place of a target. The domains of its node apply to it, too, unless the target has entries of
+// its own.
+func (p places) target(t *site.Target) location {
 	domains := maps.Clone(p.inv.Of(t.Node))
 	if domains == nil {
 		domains = t.Domains
@@ -30,9 +31,9 @@ func (p places) target(t *site.Target) where {
 	return p.locate(t.Node, t.Switch, domains)
 }
 
-// locate says where a node or a switch is.
-func (p places) locate(node, atSwitch string, domains map[string]string) where {
-	w := where{at: -1}
+// locate returns the place of a node or a switch.
+func (p places) locate(node, atSwitch string, domains map[string]string) location {
+	w := location{at: -1}
 	for _, name := range []string{node, atSwitch} {
 		if at, ok := p.net.Switch(name); ok && w.at < 0 && name != "" {
 			w.at = at
@@ -48,21 +49,21 @@ func (p places) locate(node, atSwitch string, domains map[string]string) where {
 	return w
 }
 
-// lost reports whether it is not known which switch a place shares with others, although that matters: the topology, which has nodes, does not have
-// this one.
-func (p places) lost(w where) bool {
+// unlocated reports whether the switch of a place is unknown although it matters: the topology has nodes, but not this
+// one.
+func (p places) unlocated(w location) bool {
 	return w.at < 0 && p.net.Nodes() > 0 && slices.Contains(p.inv.Domains, site.Switch)
 }
 
-// lostOf returns what the topology does not have of some hosts and targets.
-func (p places) lostOf(hosts []Host, targets []site.Target) (names []string) {
+// allUnlocated returns those of some hosts and targets that the topology does not have.
+func (p places) allUnlocated(hosts []Host, targets []site.Target) (names []string) {
 	for _, h := range hosts {
-		if p.lost(p.host(h.Name)) {
+		if p.unlocated(p.host(h.Name)) {
 			names = append(names, "node "+h.Name)
 		}
 	}
 	for _, t := range targets {
-		if p.lost(p.target(&t)) {
+		if p.unlocated(p.target(&t)) {
 			names = append(names, fmt.Sprintf("%s of target %s", cmp.Or(t.Node, t.Switch, "the node"), t.Name))
 		}
 	}

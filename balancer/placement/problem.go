@@ -10,44 +10,44 @@ import (
 	"nvmecr/nvmf"
 )
 
-// problem is a job, the nodes and targets as classes.
+// problem is a job whose nodes and targets are grouped into classes.
 type problem struct {
 	places
-	job       Job
-	ranks     int
-	want      int // targets
-	available int
-	far       int // switches to what the topology does not have
-	weighted  bool
+	job             Job
+	ranks           int
+	want            int // number of targets
+	available       int
+	unknownDistance int // distance to places that the topology does not have
+	weighted        bool
 
 	hosts     []hostClass
-	hostClass []int // of each host
+	hostClass []int // class of each host
 	devices   []deviceClass
 	distance  [][]int32  // in switches, [host class][device class]
-	clash     [][]uint64 // which kinds of domains the two share: a bit for each, the node's last
+	shared    [][]uint64 // bits for the kinds of domains that the two classes share
 
-	held uint64 // the kinds that are looked at
+	respected uint64 // bits of the kinds that the plan has to respect
 }
 
-type where struct {
-	at      int      // switch, -1: not known
-	domains []string // by the number of their kind, "" where there is none
-	node    string   // if that is a host of the job and has a target
+type location struct {
+	at      int      // switch, -1: unknown
+	domains []string // by number of the kind; "" if it has none
+	node    string   // set if the node is a host of the job and has a target
 }
 
-func (w where) key() string {
+func (w location) key() string {
 	return fmt.Sprintf("%d\x00%s\x00%s", w.at, w.node, strings.Join(w.domains, "\x00"))
 }
 
 type hostClass struct {
-	where
+	location
 	ranks int
 }
 
 type deviceClass struct {
-	where
-	targets []*site.Target // the ones to take first come first
-	limit   int            // ranks that one can take
+	location
+	targets []*site.Target // the preferred ones first
+	limit   int            // maximum number of ranks of a target
 }
 
 func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem, error) {
@@ -55,7 +55,7 @@ func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem,
 	if len(inv.Domains) > 62 {
 		return nil, fmt.Errorf("%d kinds of failure domains, and 62 are the most: %w", len(inv.Domains), site.ErrInventory)
 	}
-	shared := make(map[string]bool) // nodes that have targets
+	shared := make(map[string]bool) // nodes of the job that have targets
 	for _, t := range inv.Targets {
 		shared[t.Node] = true
 	}
@@ -66,7 +66,7 @@ func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem,
 			return nil, fmt.Errorf("host %s has %d ranks", h.Name, h.Ranks)
 		}
 		if own[h.Name] {
-			return nil, fmt.Errorf("host %s is there twice", h.Name)
+			return nil, fmt.Errorf("host %s is listed twice", h.Name)
 		}
 		own[h.Name] = true
 		p.ranks += h.Ranks
@@ -78,13 +78,13 @@ func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem,
 		if !ok {
 			c = len(p.hosts)
 			hosts[w.key()] = c
-			p.hosts = append(p.hosts, hostClass{where: w})
+			p.hosts = append(p.hosts, hostClass{location: w})
 		}
 		p.hosts[c].ranks += h.Ranks
 		p.hostClass = append(p.hostClass, c)
 	}
 	if p.ranks == 0 {
-		return nil, fmt.Errorf("a job without ranks has nothing to place")
+		return nil, fmt.Errorf("a job without ranks has no ranks to place")
 	}
 	p.classify(own)
 	if err := p.count(); err != nil {
@@ -94,7 +94,7 @@ func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem,
 	return p, nil
 }
 
-// classify makes classes of the targets that can be had.
+// classify groups the available targets into classes.
 func (p *problem) classify(own map[string]bool) {
 	classes := make(map[string]int)
 	for i := range p.inv.Targets {
@@ -118,14 +118,14 @@ func (p *problem) classify(own map[string]bool) {
 		if !ok {
 			c = len(p.devices)
 			classes[key] = c
-			p.devices = append(p.devices, deviceClass{where: w, limit: limit})
+			p.devices = append(p.devices, deviceClass{location: w, limit: limit})
 		}
 		p.devices[c].targets = append(p.devices[c].targets, t)
 		p.available++
 	}
 }
 
-// count decides how many targets the job gets.
+// count sets the number of targets of the job.
 func (p *problem) count() error {
 	p.weighted = true
 	var least nvmf.Bytes
@@ -144,46 +144,46 @@ func (p *problem) count() error {
 	default:
 		p.want = (p.ranks + RanksPerTarget - 1) / RanksPerTarget
 	}
-	p.want = min(max(p.want, 1), p.ranks) // more would have nothing to do
+	p.want = min(max(p.want, 1), p.ranks) // more targets than ranks would be unused
 	if p.want > p.available {
-		return fmt.Errorf("%d targets are wanted, and %d of %d can be had: %w", p.want, p.available, len(p.inv.Targets), ErrTooFew)
+		return fmt.Errorf("%d targets are wanted, and %d of %d are available: %w", p.want, p.available, len(p.inv.Targets), ErrTooFew)
 	}
 	return nil
 }
 
-// measure computes how far the classes are from one another, and what they share.
+// measure computes the distances of classes, and the domains that they share.
 func (p *problem) measure() {
-	p.far = 1
-	p.distance, p.clash = make([][]int32, len(p.hosts)), make([][]uint64, len(p.hosts))
+	p.unknownDistance = 1
+	p.distance, p.shared = make([][]int32, len(p.hosts)), make([][]uint64, len(p.hosts))
 	for h := range p.hosts {
-		p.distance[h], p.clash[h] = make([]int32, len(p.devices)), make([]uint64, len(p.devices))
+		p.distance[h], p.shared[h] = make([]int32, len(p.devices)), make([]uint64, len(p.devices))
 		for d := range p.devices {
 			p.distance[h][d] = -1
 			if from, to := p.hosts[h].at, p.devices[d].at; from >= 0 && to >= 0 {
 				hops, _ := p.net.Hops(from, to)
 				p.distance[h][d] = int32(hops)
-				p.far = max(p.far, hops+2)
+				p.unknownDistance = max(p.unknownDistance, hops+2)
 			}
-			p.clash[h][d] = clash(p.hosts[h].where, p.devices[d].where)
-			if p.job.Strict && (p.lost(p.hosts[h].where) || p.lost(p.devices[d].where)) {
-				p.clash[h][d] |= 1 << slices.Index(p.inv.Domains, site.Switch)
+			p.shared[h][d] = sharedDomains(p.hosts[h].location, p.devices[d].location)
+			if p.job.Strict && (p.unlocated(p.hosts[h].location) || p.unlocated(p.devices[d].location)) {
+				p.shared[h][d] |= 1 << slices.Index(p.inv.Domains, site.Switch)
 			}
 		}
 	}
 	for h := range p.hosts {
 		for d := range p.devices {
 			switch {
-			case p.clash[h][d]>>len(p.inv.Domains)&1 == 1: // the same node
+			case p.shared[h][d]>>len(p.inv.Domains)&1 == 1: // the same node
 				p.distance[h][d] = 0
 			case p.distance[h][d] < 0:
-				p.distance[h][d] = int32(p.far)
+				p.distance[h][d] = int32(p.unknownDistance)
 			}
 		}
 	}
 }
 
-// clash returns which kinds of domains two places share.
-func clash(a, b where) (bits uint64) {
+// sharedDomains returns which kinds of domains two places share.
+func sharedDomains(a, b location) (bits uint64) {
 	for k, v := range a.domains {
 		if v != "" && v == b.domains[k] {
 			bits |= 1 << k
@@ -195,18 +195,19 @@ func clash(a, b where) (bits uint64) {
 	return bits
 }
 
-// hold has the problem look at these kinds of domains, which are the last ones of the inventory's, and at the node.
-func (p *problem) hold(kinds []string) {
+// respect sets the kinds of domains that the plan has to respect: these, which are the last ones of the inventory's
+// list, and the node.
+func (p *problem) respect(kinds []string) {
 	ignored := len(p.inv.Domains) - len(kinds)
-	p.held = (1<<(len(p.inv.Domains)+1) - 1) &^ (1<<ignored - 1)
+	p.respected = (1<<(len(p.inv.Domains)+1) - 1) &^ (1<<ignored - 1)
 }
 
 func (p *problem) hops(h, d int) int { return int(p.distance[h][d]) }
 
-// shares says whether ranks of a class may not use targets of another.
-func (p *problem) shares(h, d int) bool { return p.clash[h][d]&p.held != 0 }
+// shares reports whether two classes share a domain that has to be respected.
+func (p *problem) shares(h, d int) bool { return p.shared[h][d]&p.respected != 0 }
 
-// apart says whether no rank of the job shares a domain with targets of a class.
+// apart reports whether no rank of the job shares a domain with targets of a class.
 func (p *problem) apart(d int) bool {
 	for h := range p.hosts {
 		if p.shares(h, d) {

@@ -12,7 +12,7 @@ import (
 	"nvmecr/balancer/topology"
 )
 
-// largeSite is 250 racks of 40 nodes and 4 targets, 10 racks a row, two power lines in each rack.
+// largeSite has 250 racks of 40 nodes and 4 targets, 10 racks in a row, two power lines in each rack.
 func largeSite(tb testing.TB) (*topology.Topology, *site.Inventory) {
 	var net, inv strings.Builder
 	inv.WriteString("version: 1\nfailure-domains: [power, switch]\nnodes:\n")
@@ -44,7 +44,8 @@ func largeJob(racks int) (job Job) {
 	return job
 }
 
-// BenchmarkPlan plans jobs of a large site: of all 10,000 nodes with a million ranks, who have to write to all 1,000 targets, and of half of them.
+// BenchmarkPlan plans jobs of a large site: a million ranks on all 10,000 nodes, which write to all 1,000 targets,
+// and half of that.
 func BenchmarkPlan(b *testing.B) {
 	net, inv := largeSite(b)
 	for _, c := range []struct{ racks, targets int }{{250, 1000}, {125, 400}} {
@@ -64,7 +65,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// A large job has equal loads, and nobody shares a rack or a power line with his data.
+// TestLargeJob checks that a large job has equal loads, and that no rank shares a rack or a power line with its data.
 func TestLargeJob(t *testing.T) {
 	net, inv := largeSite(t)
 	for racks, kind := range map[int]Kind{250: Spread, 100: Apart} {

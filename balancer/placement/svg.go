@@ -18,11 +18,12 @@ const (
 	svgLetter = 12
 )
 
-// maxRows is up to how many nodes and targets each has a row of its own; of more, those of one switch share one.
+// maxRows is the maximum number of nodes and targets with a row of their own. Otherwise those of a switch share a
+// row.
 const maxRows = 200
 
-// SVG writes a drawing: the nodes on the left and the targets on the right, by switches, and a line for who writes where, red where a rank and its
-// target share a failure domain.
+// SVG writes a drawing: the nodes on the left, the targets on the right, both by switch, and lines from nodes to
+// their targets. A line is red if ranks and their target share a failure domain.
 func (p *Plan) SVG(w io.Writer) error {
 	left, right := p.columns()
 	d := &drawing{w: w}
@@ -55,11 +56,11 @@ func (d *drawing) text(x, y int, text string) {
 	d.printf(`<text x="%d" y="%d">%s</text>`+"\n", x, y, html.EscapeString(text))
 }
 
-// column is one side: boxes for switches, with rows for nodes or targets.
+// column is one side of the drawing: boxes for switches, with rows for nodes or targets.
 type column struct {
 	boxes []box
-	row   []int // of each host or target, counted over all boxes
-	y     []int // of each row
+	row   []int // row of each host or target, counted over all boxes
+	y     []int // position of each row
 	x     int
 }
 
@@ -75,7 +76,7 @@ func (c *column) height() (n int) {
 	return n
 }
 
-// add puts something at a switch into a row of its own, or into that of its switch.
+// add adds a node or target to a row of its own, or to the row of its switch.
 func (c *column) add(at, text string, own bool) {
 	i := slices.IndexFunc(c.boxes, func(b box) bool { return b.name == at })
 	if i < 0 {
@@ -89,7 +90,7 @@ func (c *column) add(at, text string, own bool) {
 	c.row = append(c.row, i<<32|len(b.rows)-1)
 }
 
-// place decides where everything is drawn.
+// place sets the positions of boxes and rows.
 func (c *column) place(x, y int) {
 	c.x = x
 	first := make([]int, len(c.boxes))
@@ -118,7 +119,7 @@ func (c *column) draw(d *drawing) {
 	}
 }
 
-// columns makes the two sides.
+// columns returns the two sides.
 func (p *Plan) columns() (left, right *column) {
 	left, right = new(column), new(column)
 	atSwitch := make(map[string][]string)
@@ -151,7 +152,7 @@ func (p *Plan) columns() (left, right *column) {
 	return left, right
 }
 
-// lines draws who writes where, each pair of rows once.
+// lines draws the lines from nodes to targets, each pair of rows once.
 func (p *Plan) lines(d *drawing, left, right *column) {
 	type pair struct{ from, to int }
 	ranks, shared := make(map[pair]int), make(map[pair]bool)
@@ -180,7 +181,7 @@ func (p *Plan) lines(d *drawing, left, right *column) {
 	}
 }
 
-// sharesDomain says whether ranks and their target have a failure domain in common, of any kind.
+// sharesDomain reports whether ranks and their target share a failure domain of any kind.
 func (p *Plan) sharesDomain(s Share) bool {
 	name, t := p.job.Hosts[s.Host].Name, &p.Targets[s.Target].Target
 	own := p.domains(p.host(name), name)

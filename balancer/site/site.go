@@ -1,5 +1,5 @@
-// Package site reads a site's inventory: the storage targets that jobs may get namespaces of, where they are, and what fails together
-// beside the network. The file is YAML, of this form; only name, and target or admin, have to be there:
+// Package site reads a site's inventory: the storage targets that jobs may get namespaces of, where they are, and which failure domains
+// there are apart from the network. The file is YAML, of this form; only name, and target or admin, have to be there:
 //
 //	version: 1
 //	failure-domains: [cooling, power, switch]  # what separates a job from its data, the widest first
@@ -35,7 +35,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Kinds of failure domains that need no entry in domains: the node itself, and the switch that it is at.
+// Kinds of failure domains that have no entries in domains: the node itself, and its switch.
 const (
 	Node   = "node"
 	Switch = "switch"
@@ -49,36 +49,36 @@ const (
 	Drained  = "drained"
 )
 
-// An Inventory is what a site says of its storage.
+// An Inventory describes the storage of a site.
 type Inventory struct {
-	// Domains are the kinds of failure domains, the widest first. The narrowest of all, Node, need not be among them.
+	// Domains are the kinds of failure domains, the widest first. Node, the narrowest kind, may be missing.
 	Domains []string
 	Targets []Target
-	// nodes has the domains of nodes, by kind.
+	// nodes has the domains of each node, by kind.
 	nodes map[string]map[string]string
 }
 
-// A Target is one place for namespaces.
+// A Target is a storage target of the site.
 type Target struct {
 	Name      string
-	Target    string   // its transport id, as --target has it; "" if each job has a namespace of its own
-	Admin     []string // the command that makes those: nvmecr admin, where it is to be run
-	Node      string   // in the topology
-	Switch    string   // where Node is not in the topology
+	Target    string   // its transport id, in the form of --target; "" if
+	Admin     []string // command that creates these namespaces: nvmecr admin
+	Node      string   // node of the target, in the topology
+	Switch    string   // switch of the target, if the topology does not have Node
 	Capacity  nvmf.Bytes
-	Bandwidth nvmf.Bytes // a second; 0: not known
+	Bandwidth nvmf.Bytes // per second; 0: unknown
 	Domains   map[string]string
-	Load      int // ranks of other jobs
+	Load      int // number of ranks of other jobs
 	Health    string
 }
 
-// Of returns the domains of a node, by kind, beside what the topology has.
+// Of returns the domains of a node by kind, without those of the topology.
 func (i *Inventory) Of(node string) map[string]string { return i.nodes[node] }
 
-// ErrInventory is what the errors of reading are made of.
-var ErrInventory = errors.New("not a site's inventory that can be read")
+// ErrInventory is wrapped by errors about the content of an inventory.
+var ErrInventory = errors.New("not a valid inventory of a site")
 
-// file is the form of the file.
+// file is the structure of the file.
 type file struct {
 	Version int
 	Domains []string `yaml:"failure-domains"`
@@ -96,7 +96,7 @@ type file struct {
 	}
 }
 
-// size is a number of bytes, as 3.2TB or 40GiB.
+// size is a number of bytes such as 3.2TB or 40GiB.
 type size nvmf.Bytes
 
 func (s *size) UnmarshalYAML(n *yaml.Node) error {
@@ -125,7 +125,7 @@ func Load(path string) (*Inventory, error) {
 func Parse(data []byte) (*Inventory, error) {
 	var f file
 	d := yaml.NewDecoder(bytes.NewReader(data))
-	d.KnownFields(true) // a word that is mistyped is not left out in silence
+	d.KnownFields(true) // refuse mistyped words
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrInventory, err)
 	}
@@ -140,7 +140,7 @@ func Parse(data []byte) (*Inventory, error) {
 		}
 		for _, name := range names {
 			if i.nodes[name] != nil {
-				return nil, fmt.Errorf("nodes: %s is there twice: %w", name, ErrInventory)
+				return nil, fmt.Errorf("nodes: %s is listed twice: %w", name, ErrInventory)
 			}
 			i.nodes[name] = n.Domains
 		}
@@ -168,7 +168,7 @@ func (t *Target) check(seen map[string]bool) error {
 	case t.Name == "" || t.Target == "" && len(t.Admin) == 0:
 		return fmt.Errorf("target %q needs a name, and a target or an admin command: %w", t.Name, ErrInventory)
 	case seen[t.Name]:
-		return fmt.Errorf("target %s is there twice: %w", t.Name, ErrInventory)
+		return fmt.Errorf("target %s is listed twice: %w", t.Name, ErrInventory)
 	case t.Load < 0:
 		return fmt.Errorf("target %s has a load of %d ranks: %w", t.Name, t.Load, ErrInventory)
 	case !slices.Contains([]string{OK, Degraded, Failed, Drained}, t.Health):
@@ -181,7 +181,8 @@ func (t *Target) check(seen map[string]bool) error {
 	return nil
 }
 
-// checkDomains completes the kinds, where the file does not name them: all that it uses, by name, and the switch last.
+// checkDomains sets the kinds of domains if the file does not list them: all kinds that it uses, by name, and the
+// switch last.
 func (i *Inventory) checkDomains() error {
 	used := make(map[string]bool)
 	for _, domains := range i.nodes {
@@ -196,7 +197,7 @@ func (i *Inventory) checkDomains() error {
 	}
 	for _, own := range []string{Node, Switch} {
 		if used[own] {
-			return fmt.Errorf("domains: %s is what the topology says, and the target's %s: %w", own, own, ErrInventory)
+			return fmt.Errorf("domains: %s follows from the topology, and from the target's %s: %w", own, own, ErrInventory)
 		}
 	}
 	if i.Domains == nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// AddAddress adds what a process of a job knows of its own node: SLURM_TOPOLOGY_ADDR (spine.rack1.cn1) and
+// AddAddress adds the switches of a job's own node, from the variables SLURM_TOPOLOGY_ADDR (spine.rack1.cn1) and
 // SLURM_TOPOLOGY_ADDR_PATTERN (switch.switch.node).
 func (t *Topology) AddAddress(address, pattern string) error {
 	names, kinds := strings.Split(address, "."), strings.Split(pattern, ".")
@@ -13,7 +13,7 @@ func (t *Topology) AddAddress(address, pattern string) error {
 	if len(names) < len(kinds) || kinds[last] != "node" {
 		return fmt.Errorf("address %q of pattern %q: %w", address, pattern, ErrTopology)
 	}
-	names[last] = strings.Join(names[last:], ".") // the name of a node may have dots
+	names[last] = strings.Join(names[last:], ".") // node names may contain dots
 	above := -1
 	for i, kind := range kinds[:last] {
 		if kind != "switch" && kind != "block" {

@@ -8,7 +8,7 @@ import (
 	"nvmecr/balancer/hostlist"
 )
 
-// ParseConf reads topology.conf(5). What it says of speeds is not needed.
+// ParseConf parses topology.conf(5). It ignores link speeds.
 func ParseConf(data []byte) (*Topology, error) {
 	t := new(Topology)
 	var blocks blocks
@@ -24,10 +24,10 @@ func ParseConf(data []byte) (*Topology, error) {
 			return nil, fmt.Errorf("line %d: %w", number+1, err)
 		}
 	}
-	return t, blocks.above(t)
+	return t, blocks.addLarger(t)
 }
 
-// lines returns the lines without comments, those that a backslash continues at the place of the first.
+// lines returns the lines without comments. Lines continued by a backslash are joined.
 func lines(text string) []string {
 	list := strings.Split(text, "\n")
 	for i := len(list) - 1; i >= 0; i-- {
@@ -40,7 +40,7 @@ func lines(text string) []string {
 	return list
 }
 
-// parameters reads Name=value pairs. Names are in lower case.
+// parameters parses Name=value pairs. The returned names are in lower case.
 func parameters(line string) (map[string]string, error) {
 	values := make(map[string]string)
 	for _, word := range strings.Fields(line) {
@@ -65,7 +65,7 @@ func (t *Topology) line(values map[string]string, b *blocks) error {
 	return fmt.Errorf("neither SwitchName, BlockName nor BlockSizes: %w", ErrTopology)
 }
 
-// connect adds what is below a switch. The switch may have been named before, as a child.
+// connect adds the children of a switch. The switch may have been added before, as a child.
 func (t *Topology) connect(name, switches, nodes string) error {
 	v := t.vertex(name)
 	children, err := hostlist.Expand(switches)
@@ -93,9 +93,9 @@ func (t *Topology) attach(v int, nodes string) error {
 	return nil
 }
 
-// blocks are those of topology/block: consecutive ones make larger blocks.
+// blocks are the blocks of topology/block. Consecutive blocks form larger blocks.
 type blocks struct {
-	numbers []int // of their vertices, in order
+	numbers []int // vertices of the blocks, in order
 	size    []int // nodes of a block of each level; the first is the base
 }
 
@@ -119,8 +119,8 @@ func (b *blocks) sizes(texts []string) error {
 	return nil
 }
 
-// above adds what is above the blocks: those of larger sizes, and one for all.
-func (b *blocks) above(t *Topology) error {
+// addLarger adds larger blocks above the blocks, and one block above all.
+func (b *blocks) addLarger(t *Topology) error {
 	if len(b.numbers) == 0 {
 		return nil
 	}

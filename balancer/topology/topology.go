@@ -23,8 +23,8 @@ import (
 // A Topology is a tree of switches and nodes. The zero value has none.
 type Topology struct {
 	switches []vertex
-	names    map[string]int // of switches
-	nodes    map[string]int // to the switch that a node is at
+	names    map[string]int // vertices of switches by name
+	nodes    map[string]int // vertex of the switch of each node
 }
 
 type vertex struct {
@@ -32,10 +32,10 @@ type vertex struct {
 	parent int // -1: none
 }
 
-// ErrTopology is what the errors of reading are made of.
-var ErrTopology = errors.New("not a network topology that can be read")
+// ErrTopology is wrapped by errors about the content of a topology.
+var ErrTopology = errors.New("not a valid network topology")
 
-// Load reads a file: as topology.yaml if its name ends so, else as topology.conf.
+// Load reads a file, in the format of topology.yaml if its name ends in .yaml, otherwise of topology.conf.
 func Load(path string) (*Topology, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -47,7 +47,7 @@ func Load(path string) (*Topology, error) {
 	}
 	t, err := parse(data)
 	if err == nil && len(t.switches) > 0 && len(t.nodes) == 0 {
-		err = fmt.Errorf("no switch has nodes, as if their word were mistyped: %w", ErrTopology)
+		err = fmt.Errorf("no switch has nodes; is a word mistyped?: %w", ErrTopology)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -62,7 +62,7 @@ func (t *Topology) addSwitch(name string) (int, error) {
 	return t.vertex(name), nil
 }
 
-// vertex returns the number of a switch, which it adds if there is none.
+// vertex returns the number of a switch, and adds the switch if necessary.
 func (t *Topology) vertex(name string) int {
 	if v, ok := t.names[name]; ok {
 		return v
@@ -99,7 +99,8 @@ func (t *Topology) addChild(parent, child int) error {
 	return nil
 }
 
-// Switch returns the number of the switch that a node is at, or that has this name. ok is false for one that the topology does not have.
+// Switch returns the number of the switch of a node, or of the switch with this name. ok is false if the topology has
+// neither.
 func (t *Topology) Switch(name string) (v int, ok bool) {
 	if v, ok = t.nodes[name]; !ok {
 		v, ok = t.names[name]
@@ -110,7 +111,7 @@ func (t *Topology) Switch(name string) (v int, ok bool) {
 // Name returns the name of a switch.
 func (t *Topology) Name(v int) string { return t.switches[v].name }
 
-// Nodes returns how many nodes there are.
+// Nodes returns the number of nodes.
 func (t *Topology) Nodes() int { return len(t.nodes) }
 
 // path returns the switches from v to the top.
@@ -121,8 +122,9 @@ func (t *Topology) path(v int) (up []int) {
 	return up
 }
 
-// Hops returns how many switches a packet passes from a node at switch a to a node at switch b: 1 at the same one, 3 by way of the next one
-// above both. Apart is true where nothing connects the two: then it is as if one more switch above all did.
+// Hops returns the number of switches between nodes at switch a and nodes at switch b: 1 at the same switch, 3 by way
+// of a common parent. apart is true if the two are not connected; then the result is as if one more switch connected
+// them.
 func (t *Topology) Hops(a, b int) (hops int, apart bool) {
 	up, down := t.path(a), t.path(b)
 	for len(up) > 0 && len(down) > 0 && up[len(up)-1] == down[len(down)-1] {

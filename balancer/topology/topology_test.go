@@ -136,7 +136,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Unknown words are passed over, as those of later versions of Slurm are. A file of which no node is left by that is no topology.
+// TestNoNodes checks that unknown words, as of later versions of Slurm, are ignored, but that a file without any
+// known node is refused.
 func TestNoNodes(t *testing.T) {
 	for name, text := range map[string]string{"a.conf": "SwitchName=a Node=n1\n", "a.yaml": "- topology: a\n  tree: {switches: [{switch: a, node: n1}]}\n"} {
 		path := filepath.Join(t.TempDir(), name)
@@ -158,7 +159,7 @@ func FuzzParse(f *testing.F) {
 		for _, parse := range []func([]byte) (*Topology, error){ParseConf, parseYAML} {
 			if net, err := parse(data); err == nil && len(net.switches) < 100 {
 				for a := range net.switches {
-					_, _ = net.Hops(a, 0) // it ends
+					_, _ = net.Hops(a, 0) // checks that it terminates
 				}
 			}
 		}

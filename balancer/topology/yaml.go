@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// definition is one topology of topology.yaml(5).
+// definition is a topology in topology.yaml(5).
 type definition struct {
 	Name    string `yaml:"topology"`
 	Default bool   `yaml:"cluster_default"`
@@ -25,7 +25,7 @@ type definition struct {
 	}
 }
 
-// parseYAML reads topology.yaml(5): the topology that is the cluster's default, or the only one.
+// parseYAML parses topology.yaml(5) and returns the default topology of the cluster, or the only one.
 func parseYAML(data []byte) (*Topology, error) {
 	var all []definition
 	if err := yaml.Unmarshal(data, &all); err != nil {
@@ -64,7 +64,7 @@ func (d *definition) topology() (*Topology, error) {
 				return nil, err
 			}
 		}
-		return t, b.above(t)
+		return t, b.addLarger(t)
 	case !d.Flat:
 		return nil, fmt.Errorf("neither tree, block nor flat: %w", ErrTopology)
 	}

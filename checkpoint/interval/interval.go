@@ -16,13 +16,13 @@ import (
 
 // A Level is a place where checkpoints are kept.
 type Level struct {
-	Cost    time.Duration // what one checkpoint takes from the job; positive
-	Restart time.Duration // what it takes to go on from one
-	MTBF    time.Duration // mean time between failures after which the job goes on from this level; positive
+	Cost    time.Duration // time that a checkpoint takes from the job; positive
+	Restart time.Duration // time until the job continues from a checkpoint
+	MTBF    time.Duration // mean time between failures that are recovered from this level; positive
 }
 
-// Best returns the time between the ends of two checkpoints at which least is lost: Daly's equation 37. Where failures come faster than
-// a checkpoint takes it is the mean time between them.
+// Best returns the optimal time between the ends of two checkpoints: Daly's equation 37. If failures are more
+// frequent than a checkpoint takes, it is the mean time between failures.
 func (l Level) Best() time.Duration {
 	cost, mtbf := l.Cost.Seconds(), l.MTBF.Seconds()
 	if cost >= 2*mtbf {
@@ -38,19 +38,19 @@ func (l Level) Young() time.Duration {
 	return seconds(math.Sqrt(2 * l.Cost.Seconds() * l.MTBF.Seconds()))
 }
 
-// Lost returns which part of the time is lost with a checkpoint in every interval, by Daly's equation 20: to checkpoints, to work that is done again,
-// and to restarts. It is 1 where the interval leaves no time to work.
+// Lost returns the fraction of time that is lost to checkpoints, repeated work and restarts, by Daly's equation 20.
+// It is 1 if the interval leaves no time to work.
 func (l Level) Lost(interval time.Duration) float64 {
 	work := (interval - l.Cost).Seconds()
 	if work <= 0 {
 		return 1
 	}
 	mtbf := l.MTBF.Seconds()
-	wall := mtbf * math.Exp(l.Restart.Seconds()/mtbf) * math.Expm1(interval.Seconds()/mtbf) / work // for a second of work
+	wall := mtbf * math.Exp(l.Restart.Seconds()/mtbf) * math.Expm1(interval.Seconds()/mtbf) / work // per second of work
 	return 1 - 1/wall
 }
 
-// Every returns each how many checkpoints of the first level one should go to the second, and at least 1.
+// Every returns n such that every n-th checkpoint should go to the second level; at least 1.
 func Every(first, second Level) int {
 	return max(1, int(math.Round(second.Best().Seconds()/first.Best().Seconds())))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBest: nothing near the best interval loses less.
+// TestBest checks that nearby intervals do not lose less.
 func TestBest(t *testing.T) {
 	for _, l := range []Level{
 		{Cost: time.Second, MTBF: time.Hour},
@@ -41,7 +41,7 @@ func TestBounds(t *testing.T) {
 	assert.Equal(t, 10, Every(Level{Cost: time.Second, MTBF: time.Hour}, Level{Cost: time.Second, MTBF: 100 * time.Hour}))
 }
 
-// TestSimulated: what Lost says is what a job loses whose failures are drawn at random.
+// TestSimulated compares Lost with a simulation of random failures.
 func TestSimulated(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -50,7 +50,7 @@ func TestSimulated(t *testing.T) {
 	for _, every := range []time.Duration{5 * time.Minute, 12 * time.Minute, 40 * time.Minute} {
 		work, wall := 0.0, 0.0
 		next := r.ExpFloat64() * l.MTBF.Seconds()
-		for range 100_000 { // intervals that are complete in the end
+		for range 100_000 { // number of completed intervals
 			for need := every.Seconds(); ; {
 				if next >= need {
 					wall, next = wall+need, next-need
