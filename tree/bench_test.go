@@ -9,7 +9,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// BenchmarkReadOwn reads what this process has written: as the tree has it, and as its partition has it.
+// BenchmarkReadOwn reads data that this process has written, through the tree and directly from its partition.
 func BenchmarkReadOwn(b *testing.B) {
 	r := newRig(b, 1)
 	p := r.join(0)

@@ -12,12 +12,12 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A Client is a connection of this process to the index, and to its successors. One file system uses it.
+// A Client is the connection of this process to the index, and to the successors of the index. One FS uses it.
 type Client struct {
-	fs atomic.Pointer[FS] // that removes what the index releases
+	fs atomic.Pointer[FS] // removes shards that the index releases
 
-	mu sync.Mutex // held during a call; guards what follows
-	// Redial, if not nil, connects to the successor of an index that was killed, for which it waits until the limit. It is
+	mu sync.Mutex // held during a call; guards the fields below
+	// Redial, if not nil, connects to the successor of a killed index. It waits for the successor until limit. It is
 	// set before the second call.
 	Redial  func(limit time.Time) (io.ReadWriteCloser, error)
 	conn    *wire.Conn
@@ -27,12 +27,12 @@ type Client struct {
 	open    map[microfs.Ino]*opened
 }
 
-// Format is the version of what an index and its clients make of a store: shards, their names, and when they are removed. All
-// processes of a run have the same.
+// Format is the version of the conventions that an index and its clients share: shards, their names, and when they
+// are removed. All processes of a run must have the same.
 const Format = 1
 
-// Connect introduces this process to the index at the other end of stream. stream is closed with the client,
-// or if Connect fails. timeout is how long an answer may take until the index has told the run's.
+// Connect introduces this process to the index at the other end of stream. The client owns stream, and closes it if
+// Connect fails. timeout is the time-out for answers until the index has sent that of the run.
 func Connect(stream io.ReadWriteCloser, hello wire.Hello, timeout time.Duration) (*Client, error) {
 	c := &Client{hello: hello, timeout: timeout, open: make(map[microfs.Ino]*opened)}
 	c.conn = wire.NewConn(stream, timeout, c.released)
@@ -58,8 +58,8 @@ func (c *Client) Partitions(n uint32) (uint32, error) {
 	return c.welcome.Partitions, nil
 }
 
-// Goodbye takes leave of the index, so that it does not take this process for one that was killed, and closes the connection. Of one
-// that was killed there is nothing to take leave of, unless this process has files open.
+// Goodbye announces the end of this process to the index, which otherwise takes it for killed, and closes the
+// connection. If the index was killed, its successor has to be told only if this process has files open.
 func (c *Client) Goodbye() error {
 	c.mu.Lock()
 	nothing := len(c.open) == 0
@@ -74,7 +74,7 @@ func (c *Client) Goodbye() error {
 	return errors.Join(err, c.Close())
 }
 
-// Close closes the connection. Calls that follow fail.
+// Close closes the connection. Later calls fail.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// released removes shards. Releases that arrive before there is a file system come again, see FS.tellShards.
+// released removes shards. The index repeats releases that arrive before there is a file system: see FS.tellShards.
 func (c *Client) released(list []wire.Shard) {
 	if fs := c.fs.Load(); fs != nil {
 		fs.remove(list)

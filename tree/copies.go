@@ -7,8 +7,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// readLost reads from a copy of the file what cannot be read from where it is, for cause. The first time one line says so. Where a
-// target is lost, later reads do not try it again.
+// readLost reads data from a copy of the file because the original could not be read, for cause. The first time it
+// logs a message. If a target is lost, later reads do not try it again.
 func (f *file) readLost(bufs [][]byte, off int64, cause error) (int, error) {
 	var lost *lostError
 	var damage *microfs.DamageError
@@ -32,7 +32,7 @@ func (f *file) readLost(bufs [][]byte, off int64, cause error) (int, error) {
 	return n, nil
 }
 
-// errNotCopied: no copy has these bytes.
+// errNotCopied means that no copy has these bytes.
 var errNotCopied = errors.New("the file is being written")
 
 // readCopy reads from the copy of the file. Unpublished data of this process is in no copy.
@@ -53,6 +53,6 @@ func (f *file) readCopy(bufs [][]byte, off int64) (int, error) {
 	c := cursors.Get().(*cursor)
 	all := append(c.bufs[:0], bufs...)
 	c.bufs = all
-	defer func() { c.give(all) }()
+	defer func() { c.release(all) }()
 	return in.readIndex(wire.OpReadCopy, c.next(end-off), piece{span: span{off, end}})
 }

@@ -13,13 +13,13 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// copied is what a copy of a file is of.
+// copied identifies the version of a file that a copy has.
 type copied struct {
 	text     string
 	modified time.Time
 }
 
-// copyOf is what the index can have of copies.
+// copyOf is index.Options.Copy of the tests.
 func (r *rig) copyOf(path string, size int64, modified time.Time, b []byte, off int64) error {
 	c, ok := r.copies[path]
 	if !ok || int64(len(c.text)) != size || !c.modified.Equal(modified) {
@@ -29,14 +29,14 @@ func (r *rig) copyOf(path string, size int64, modified time.Time, b []byte, off 
 	return nil
 }
 
-// copy makes a copy of a file, as text.
+// copy makes a copy of a file with the content text.
 func (p *rank) copy(path, text string) {
 	a, err := p.Stat(root, path, true)
 	require.NoError(p.r.t, err)
 	p.r.copies[path] = copied{text, a.Mtime}
 }
 
-// TestReadCopies: what cannot be read where it is is read from a copy of the file as it is, by who only reads.
+// TestReadCopies checks that a reader reads lost data from a copy of the same version of the file.
 func TestReadCopies(t *testing.T) {
 	r := newRig(t, 2)
 	r.copies = map[string]copied{}
@@ -54,7 +54,7 @@ func TestReadCopies(t *testing.T) {
 		f := a.open(name, flags)
 		defer f.Close()
 		var text string
-		for range 2 { // later ones know
+		for range 2 { // the second read knows about the loss
 			var bufs [][]byte
 			for _, n := range parts {
 				bufs = append(bufs, make([]byte, n))
@@ -87,7 +87,7 @@ func TestReadCopies(t *testing.T) {
 	}
 }
 
-// TestReadDamaged: of a file with a damaged sector that is read from the copy, and the rest from where it is.
+// TestReadDamaged checks that a damaged sector is read from the copy, and the rest of the file from its shards.
 func TestReadDamaged(t *testing.T) {
 	const unit = 4096
 	r := newRig(t, 1)

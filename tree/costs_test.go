@@ -14,18 +14,18 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A listener notes the requests of a process, in order.
-type listener struct {
+// A requestLog records the requests of a process, in order.
+type requestLog struct {
 	*countedConn
 	heard []string
 }
 
-func (l *listener) Write(b []byte) (int, error) {
+func (l *requestLog) Write(b []byte) (int, error) {
 	l.heard = append(l.heard, wire.Op(binary.LittleEndian.Uint16(b[6:])).String())
 	return l.countedConn.Write(b)
 }
 
-// barriers are how often a device has to make something durable: flushes, and writes with FUA.
+// barriers returns how often a device had to make data durable: flushes, and writes with FUA.
 func barriers(dev *blocktest.Faulty) (n int) {
 	for _, e := range dev.Recorded().Events {
 		if !e.Completed && (e.Opcode == nvmf.Flush || e.FUA) {
@@ -36,16 +36,16 @@ func barriers(dev *blocktest.Faulty) (n int) {
 	return n
 }
 
-// TestCosts counts what calls cost: requests to the index, and how often the partition of the rank, and that of the index, has to
-// make something durable. The table is in docs/dev/tree.md.
+// TestCosts counts, for each call, the requests to the index, and the barriers of the rank's partition and the
+// index's. The table is in docs/dev/tree.md.
 func TestCosts(t *testing.T) {
 	r := newRig(t, 2)
 	r.cache = true
 	r.stop()
 	r.start()
 	a, b := r.join(0), r.join(1)
-	l := &listener{countedConn: a.counted}
-	a.client.conn = wire.NewConn(l, hang, a.client.released)
+	l := &requestLog{countedConn: a.counted}
+	a.client.conn = wire.NewConn(l, testTimeout, a.client.released)
 	a.write("/own", text('a', 8000))
 	b.write("/others", text('b', 8000))
 	a.read("/others")

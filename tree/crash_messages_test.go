@@ -19,7 +19,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A cutter ends a connection at a message: before it arrives, or when it is answered.
+// A cutter ends a connection at a message: before the message arrives, or when it is answered.
 type cutter struct {
 	*countedConn
 	at     int
@@ -41,13 +41,13 @@ func (c *cutter) Write(b []byte) (int, error) {
 	return 0, syscall.EPIPE
 }
 
-// cutAt has a rank's connection end at a message.
+// cutAt makes a rank's connection end at a message.
 func (c *crash) cutAt(p *rank, at int, behind bool, sent map[wire.Op]bool, kill func()) {
 	k := &cutter{countedConn: p.counted, at: at, behind: behind, kill: kill, sent: sent}
-	p.client.conn = wire.NewConn(k, hang, p.client.released)
+	p.client.conn = wire.NewConn(k, testTimeout, p.client.released)
 }
 
-// startAgain starts an index in place of one that was killed.
+// startAgain starts a successor of a killed index.
 func (c *crash) startAgain() {
 	c.start()
 	for place := range c.disks {
@@ -55,15 +55,15 @@ func (c *crash) startAgain() {
 	}
 }
 
-// TestCrashAtMessages kills a rank, or the index, at every message, before it has arrived and before its answer has. Behind the kill
-// of the index the workload goes on, unless a change of names was under way.
+// TestCrashAtMessages kills a rank, or the index, at every message, before the message or its answer has arrived.
+// After the kill of the index the workload continues, unless a change of names was in progress.
 func TestCrashAtMessages(t *testing.T) {
 	list := states(t)
 	sent := map[wire.Op]bool{}
 	for _, behind := range []bool{false, true} {
 		for _, index := range []bool{false, true} {
 			if behind && !index {
-				continue // it is killed before the next message
+				continue // the rank is killed before the next message
 			}
 			for which := range 3 {
 				crashes, doubts := 0, 0
@@ -92,7 +92,7 @@ func TestCrashAtMessages(t *testing.T) {
 					err := c.run()
 					what := fmt.Sprintf("message %d of process %d, behind it %v, index %v: %v", at, which, behind, index, err)
 					if err != nil && index {
-						require.ErrorIs(t, err, errDoubt, what)
+						require.ErrorIs(t, err, errUncertain, what)
 						doubts++
 					}
 					if killed {
@@ -122,14 +122,14 @@ func TestCrashAtMessages(t *testing.T) {
 	}
 }
 
-// connect connects a rank to the index that there is now.
+// connect connects a rank to the present index.
 func (c *crash) connect(p *rank) io.ReadWriteCloser {
 	conn := c.dial()
 	p.stream, p.served = conn, conn.served
 	return conn
 }
 
-// TestCrashWhileComingBack kills an index, and its successors at every message by which a process comes back to them.
+// TestCrashWhileComingBack kills an index, and its successors at every message by which a process reconnects.
 func TestCrashWhileComingBack(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		sent := map[wire.Op]bool{}

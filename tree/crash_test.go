@@ -22,17 +22,18 @@ import (
 
 var images = flag.Int("images", 1, "of TestCrash, for each crash: how many outcomes of what was under way")
 
-// A crash is a run of a workload of two ranks and a script that something ends: a message, or a write to one of the three devices. What had
-// returned is there then, and of the step that had not, any part.
+// A crash is a run of a workload of two ranks and a script, which a fault at a message or at a write to one of the
+// three devices ends. The effects of calls that had returned must exist afterwards; those of the interrupted step may
+// exist in part.
 type crash struct {
 	*rig
 	t     *testing.T
-	ranks [3]*rank // the last one is none: a script
+	ranks [3]*rank // the last one is a script
 	open  map[string]vfs.File
-	step  int // that is under way
+	step  int // in progress
 }
 
-// A step is some calls of one rank, with all that it writes published and durable at the end.
+// A step is a sequence of calls of one rank. At its end all written data is published and durable.
 type step struct {
 	name string
 	do   func(c *crash) error
@@ -77,7 +78,7 @@ func appends(p int, path, data string) step {
 	}}
 }
 
-// closes writes once more and closes.
+// closes writes to a file and closes it.
 func closes(p int, path string, off int64, data string) step {
 	return step{fmt.Sprintf("process %d writes to %s and closes it", p, path), func(c *crash) error {
 		f, err := c.opened(p, path, unix.O_RDWR)
@@ -132,7 +133,7 @@ var workload = []step{
 		return fs.SetAttr(root, "/moved", true, microfs.SetAttr{Mode: &mode})
 	}),
 	punches(1, "/log", 4, 3),
-	appends(1, "/log", "behind a hole\n"), // so the next index knows who has not closed it
+	appends(1, "/log", "behind a hole\n"), // so that a successor knows which files are not closed
 	locks(0, "/new"),
 	asks(0),
 	names(2, "O_EXCL", func(fs *FS) error {
@@ -158,7 +159,7 @@ func punches(p int, path string, off, n int64) step {
 	}}
 }
 
-// locks writes what is there already, with a lock, which stays.
+// locks overwrites bytes with the same value under a lock, which it keeps.
 func locks(p int, path string) step {
 	return step{fmt.Sprintf("process %d locks %s", p, path), func(c *crash) error {
 		f, err := c.opened(p, path, unix.O_RDWR)
@@ -172,7 +173,7 @@ func locks(p int, path string) step {
 	}}
 }
 
-// asks changes nothing: the file that it has kept for a successor has a name.
+// asks changes nothing: it opens a file that it had marked with Keep and that has a name.
 func asks(p int) step {
 	return step{fmt.Sprintf("process %d asks", p), func(c *crash) error {
 		fs := c.ranks[p].FS
@@ -190,12 +191,13 @@ func asks(p int) step {
 		}
 		_, err = script.ReadAt([][]byte{make([]byte, 100)}, 0)
 		err = errors.Join(err, script.(*file).Keep())
-		fs.StatFS() // after the end of the index it says what there is
+		fs.StatFS() // answers after the end of the index, too
 		return err
 	}}
 }
 
-// leaves ends a process in order, with files open. It closes some first, since nobody is told what an end without that could not do.
+// leaves ends a process in order, with files open. It closes some files before, since errors of the files that are
+// still open would not be reported.
 func leaves(p int, closes ...string) step {
 	return step{fmt.Sprintf("process %d leaves", p), func(c *crash) error {
 		for _, path := range closes {
@@ -211,10 +213,10 @@ func newCrash(t *testing.T, cache bool, seed uint64) *crash {
 	c := &crash{rig: newRig(t, 3), t: t, open: map[string]vfs.File{}}
 	c.cache, c.lost = cache, seed
 	c.stop()
-	c.start() // with the cache
+	c.start() // with the device cache
 	for p, place := range []uint32{0, 1, wire.NoPartition} {
 		c.ranks[p] = c.join(place)
-		c.ranks[p].FS.opts.Logf = func(string, ...any) {} // what it says of its end
+		c.ranks[p].FS.opts.Logf = func(string, ...any) {} // messages about its end
 	}
 	return c
 }
@@ -230,7 +232,7 @@ func (c *crash) run() (err error) {
 	return err
 }
 
-// killIndex kills the index, and what its device had not written.
+// killIndex kills the index, and drops unwritten data of its device.
 func (c *crash) killIndex() {
 	require.NoError(c.t, c.homeDev.Crash(c.lost))
 	c.index.Close()
@@ -249,10 +251,10 @@ func (c *crash) killAll() {
 	}
 }
 
-// A tree is the paths that there are, with what is in them; "/" at the end of directories.
+// A treeState has the existing paths and their content; paths of directories end in "/".
 type treeState map[string]string
 
-// look is what a new process sees.
+// look returns the tree as a new process sees it.
 func (c *crash) look() treeState {
 	p := c.join(2)
 	defer p.leave()
@@ -274,7 +276,7 @@ func (c *crash) look() treeState {
 			a, err := p.Stat(root, path, false)
 			require.NoError(c.t, err)
 			state[path+", mode"] = fmt.Sprintf("%o", a.Mode)
-			if a.Size > 0 { // of a file that nobody has written to it goes with the index, until there is another change
+			if a.Size > 0 { // the mark of an unwritten file is lost with the index
 				state[path+completeMark] = fmt.Sprint(a.Closed)
 			}
 		}
@@ -283,18 +285,19 @@ func (c *crash) look() treeState {
 	return state
 }
 
-// completeMark is behind the paths of files in a treeState, for what says that a file is complete.
+// completeMark is appended to a path in a treeState to record that the file is complete.
 const completeMark = ", complete"
 
-// completeBetween says whether a file may be complete, or not, in the middle of a step: if it is it has all bytes of before, or all of after. A change of its bytes takes the
-// mark away until they are all there.
+// completeBetween reports whether a file may be complete in the middle of a step. If it is, it has all bytes of
+// before, or all of after. A change of its bytes removes the mark until they are all written.
 func completeBetween(file string, got, before, after treeState) bool {
 	mark := file + completeMark
 	same := func(a, b treeState) bool { return a[file] == b[file] && a[mark] == b[mark] }
 	return same(got, before) || same(got, after) || got[mark] == "false" && !same(before, after)
 }
 
-// between says whether a state may be that in the middle of a step: each name is of before or of after, and so is each byte.
+// between reports whether a state is possible in the middle of a step: each name and each byte is that of before or
+// of after.
 func between(got, before, after treeState) error {
 	for path := range got {
 		_, was := before[path]
@@ -348,7 +351,7 @@ func mixed(now, old, next string) bool {
 	return true
 }
 
-// states are those of the workload without a crash: states[i] is that before step i.
+// states returns the states of the workload without a crash: states[i] is the state before step i.
 func states(t *testing.T) (list []treeState) {
 	c := newCrash(t, false, 0)
 	list = append(list, c.look())
@@ -359,7 +362,7 @@ func states(t *testing.T) (list []treeState) {
 	return list
 }
 
-// check compares what is there with what had returned.
+// check compares the tree with the calls that had returned.
 func (c *crash) check(list []treeState, what string) {
 	got := c.look()
 	if c.step == len(workload) {
@@ -371,7 +374,7 @@ func (c *crash) check(list []treeState, what string) {
 	}
 }
 
-// TestCrash ends the workload at every write to every device, torn, and kills all.
+// TestCrash ends the workload at every write to every device, with torn writes, and kills all processes.
 func TestCrash(t *testing.T) {
 	list := states(t)
 	seed := uint64(time.Now().UnixNano())
@@ -403,11 +406,11 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// end gives back what a run has, before the test ends.
+// end releases the resources of a run before the end of the test.
 func (c *crash) end() {
 	for _, p := range c.processes() {
 		p.kill()
 	}
 	c.stop()
-	c.start() // for the clean-up
+	c.start() // for the clean-up of the test
 }

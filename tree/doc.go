@@ -11,7 +11,7 @@
 //     last opened or synced the file. Data of the own partition is read without a message.
 //   - After an error of Sync the written ranges stay to be published by the next Sync. After an error of Close they are
 //     lost to the tree, unless the index adopts them.
-//   - A process without a partition writes by way of the index.
+//   - A process without a partition writes through the index.
 //   - When the index was killed, open files continue with its successor. EIO is the result for a file without a name, for a file whose lock
 //     another process has taken meanwhile, and for a change of names that was under way.
 //   - A lock holds among all processes of the job. Its holder sees all data that earlier holders have written.
@@ -22,8 +22,8 @@
 //
 //	inode.mu        held for reading by reads and writes of a file, for writing by changes of its layout
 //	  Client.mu     during a call; before wire.Conn's
-//	    FS.mu       the tables; nothing is called with it
-//	  inode.noting  the ranges that were written; nothing is called with it
+//	    FS.mu       the tables; no other lock is taken with it
+//	  inode.writtenMu  the unpublished ranges; no other lock is taken with it
 //	  those of microfs
 //
 // A read holds inode.mu also while it reads the partition of another rank. The first read after an open or a sync holds the mutex for writing,

@@ -17,7 +17,7 @@ type file struct {
 	node
 	in                       *inode
 	readable, writable, sync bool
-	closed                   atomic.Bool // set with in.mu held alone
+	closed                   atomic.Bool // set with in.mu locked exclusively
 }
 
 var _ vfs.File = (*file)(nil)
@@ -47,8 +47,8 @@ func (f *file) Size() (int64, error) {
 	return f.in.size(), f.use()
 }
 
-// Stat asks the index for the attributes. Where others have changed the file since the layout was told, the layout is asked
-// for again: a size that is told can be read.
+// Stat requests the attributes from the index. If others have changed the file since the layout was requested, the
+// layout is requested again, so that all bytes up to the returned size can be read.
 func (f *file) Stat() (microfs.Attr, error) {
 	a, err := f.fs.stat(f.ino, "", true)
 	if err != nil {
@@ -91,9 +91,9 @@ func (in *inode) touch(mtime *time.Time) {
 	if mtime == nil {
 		return
 	}
-	in.noting.Lock()
+	in.writtenMu.Lock()
 	in.touched = *mtime
-	in.noting.Unlock()
+	in.writtenMu.Unlock()
 }
 
 // Truncate sets the size.
@@ -151,7 +151,7 @@ func (f *file) change(op wire.Op, request wire.Body) error {
 		return err
 	}
 	in.attr = answer.Attr
-	return in.settle()
+	return in.closeOldShard()
 }
 
 // Keep makes the index keep the file until another process opens it by its inode number.
@@ -166,7 +166,7 @@ func (f *file) Sync() error {
 	}
 	defer in.mu.Unlock()
 	if end, _ := in.noted(); end > 0 {
-		return in.publish() // and nothing is known of the layout then
+		return in.publish() // this also discards the layout
 	}
 	if err := f.fs.client.Call(wire.OpSync, nil, nil); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (f *file) Sync() error {
 	if err := in.refresh(); err != nil {
 		return err
 	}
-	return in.settle()
+	return in.closeOldShard()
 }
 
 // SeekData returns the first offset from off on where there is no hole.
@@ -193,7 +193,7 @@ func (f *file) seek(off int64, hole bool) (int64, error) {
 	if off < 0 || off >= size {
 		return 0, syscall.ENXIO
 	}
-	if err := in.know(size); err != nil {
+	if err := in.fetchLayout(size); err != nil {
 		return 0, err
 	}
 	for off < size {

@@ -20,29 +20,30 @@ import (
 
 // Readers gives access to the partitions of a store, for reading.
 type Readers interface {
-	// Reader returns a partition with all that was acknowledged before since. The same mount is returned as long as
-	// nothing has changed; files in earlier ones stay open.
+	// Reader returns a mount of a partition that shows everything acknowledged before since. It returns the same
+	// mount while nothing has changed; files in earlier mounts stay open.
 	Reader(place uint32, since time.Time) (*microfs.FS, error)
 }
 
 // Options are the parts of a process's file system other than the index.
 type Options struct {
-	// Own is the partition that Hello has named, mounted for writing; nil if there is none. It is the caller's to unmount.
+	// Own is the partition named in Hello, mounted for writing; nil if there is none. The caller unmounts it.
 	Own     *microfs.FS
 	Readers Readers
-	// Available returns how much of a store, of a size and with so much free, the process could write once it has a partition. nil: it gets none.
+	// Available returns how much the process could write once it has a partition, given the total and free space of
+	// the store. nil: the process will not get a partition.
 	Available func(total, free nvmf.Bytes) nvmf.Bytes
-	// Logf tells the user something, on one line. It may be nil.
+	// Logf prints a message to the user, on one line. It may be nil.
 	Logf func(format string, args ...any)
 }
 
 // FS is the tree of a job in one process. It is a vfs.FS.
 type FS struct {
 	client *Client
-	own    *microfs.FS // nil: what is written goes to the index
-	place  uint32      // of own
+	own    *microfs.FS // nil: data is written through the index
+	place  uint32      // number of own
 	opts   Options
-	ranges int  // in a message, at most
+	ranges int  // maximum number in a message
 	sums   bool // data is checksummed
 	cred   atomic.Pointer[microfs.Cred]
 
@@ -144,7 +145,7 @@ func (fs *FS) opened(answer *wire.File, path string, flags int) (vfs.File, error
 	if n.mode&unix.S_IFMT != unix.S_IFREG || flags&unix.O_PATH != 0 {
 		return &n, nil
 	}
-	how := flags & unix.O_ACCMODE // 3 is Linux's own: allows neither
+	how := flags & unix.O_ACCMODE // 3, an extension of Linux, permits neither reading nor writing
 	f := &file{
 		node: n, readable: how == unix.O_RDONLY || how == unix.O_RDWR, writable: how == unix.O_WRONLY || how == unix.O_RDWR,
 		sync: flags&unix.O_DSYNC != 0, // O_SYNC has that bit, too
@@ -159,11 +160,11 @@ func (fs *FS) opened(answer *wire.File, path string, flags int) (vfs.File, error
 	if !others {
 		return f, nil
 	}
-	// The answer may be older than what this process has published since.
+	// The answer may be older than data that this process has published since.
 	if err := in.refresh(); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
-	return f, in.settle()
+	return f, in.closeOldShard()
 }
 
 // take returns the inode of a file that was opened, and whether this process had it open already.
@@ -180,7 +181,7 @@ func (fs *FS) take(answer *wire.File, path string) (in *inode, others bool) {
 	return in, others
 }
 
-// leave records that a file was closed, and reports whether this process has it open no more.
+// leave records that a file was closed, and reports whether it was the last one of this process.
 func (fs *FS) leave(in *inode) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -205,7 +206,7 @@ func (fs *FS) open() []*inode {
 	return slices.Collect(maps.Values(fs.inodes))
 }
 
-// unpublished reports whether there is written data that the index does not know.
+// unpublished reports whether there is data that has not been published.
 func (fs *FS) unpublished() bool {
 	return slices.ContainsFunc(fs.open(), func(in *inode) bool {
 		end, _ := in.noted()
@@ -213,8 +214,8 @@ func (fs *FS) unpublished() bool {
 	})
 }
 
-// publishAt publishes what this process has written to the file of a path, before that is cut. If there is none, the
-// call that follows says so.
+// publishAt publishes data of the file at a path before the file is truncated. Errors about the path are left to the
+// call that follows.
 func (fs *FS) publishAt(dir microfs.Ino, path string, follow bool) error {
 	if !fs.unpublished() {
 		return nil
@@ -238,13 +239,13 @@ func (fs *FS) publishAll() error {
 	return errors.Join(errs...)
 }
 
-// Sync publishes what was written to all files, and makes it and all names durable. What others have published before is seen in
-// files that are open here.
+// Sync publishes the data of all files, and makes data and names durable. Open files then show data that others have
+// published before.
 func (fs *FS) Sync() error {
 	errs := []error{fs.publishAll()}
 	for _, in := range fs.open() {
 		in.lock()
-		errs = append(errs, in.refresh(), in.settle())
+		errs = append(errs, in.refresh(), in.closeOldShard())
 		in.mu.Unlock()
 	}
 	if fs.own != nil {
@@ -253,8 +254,7 @@ func (fs *FS) Sync() error {
 	return errors.Join(append(errs, fs.client.Call(wire.OpSync, nil, nil))...)
 }
 
-// Vacate publishes what was written, and leaves the own partition to another process. What is written later
-// takes it back.
+// Vacate publishes all data, and leaves the own partition to another process. A later write takes the partition back.
 func (fs *FS) Vacate() error {
 	err := fs.publishAll()
 	if fs.own != nil {
@@ -263,8 +263,8 @@ func (fs *FS) Vacate() error {
 	return err
 }
 
-// Close publishes what was written to files that are still open, and takes leave of the index. What could not be
-// published the index adopts, as it does after the death of a process.
+// Close publishes the data of files that are still open, and announces the end of the process to the index. Data that
+// could not be published is adopted by the index, as after the death of a process.
 func (fs *FS) Close() error {
 	var errs []error
 	for _, in := range fs.open() {

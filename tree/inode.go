@@ -22,32 +22,32 @@ type identity struct {
 type inode struct {
 	fs *FS
 	identity
-	path  string // it was opened by: for messages
+	path  string // path at open, for messages
 	files int    // guarded by FS.mu
 
 	mu      sync.RWMutex
-	attr    wire.Attr // as the index told last
-	layout  layout    // of what the index knows
-	asked   time.Time // when the layout was told: partitions of others are read as they were then, or later
+	attr    wire.Attr // last attributes from the index
+	layout  layout    // published part of the layout
+	asked   time.Time // when the layout was requested: mounts of other partitions must not be older
 	sources map[origin]*source
-	newest  *source       // of them: mostly it is the one
+	newest  *source       // the source used last
 	writers int           // descriptors open for writing
-	shard   *microfs.File // that is written; nil before the first write
-	cut     uint32        // of the shard
+	shard   *microfs.File // open for writing; nil before the first write
+	cut     uint32        // cut number of shard
 
-	// reserved is where the space ends that the index has given for appends of which something is not published.
+	// reserved is the end of the space that the index has reserved for appends that are not fully published.
 	reserved int64
 
-	// direct is a part of the file that is read without mu. It is stored under mu shared while the file has no writers, and
-	// removed by everyone who locks mu alone, so before anything of the layout changes.
+	// direct is a part of the file that is read without mu. It is stored under mu shared while the file has no writers. Every
+	// exclusive lock of mu removes it, so it is gone before the layout changes.
 	direct atomic.Pointer[direct]
 
-	copied   atomic.Bool // it is read from its copy, since a target was lost
+	copied   atomic.Bool // reads use a copy, since a target was lost
 	toldCopy atomic.Bool
 
-	noting  sync.Mutex // taken behind mu
-	written spans      // in the shard, and not published; empty where there is no shard
-	touched time.Time  // the time of modification that was set since the last write; zero if none was
+	writtenMu sync.Mutex // taken after mu
+	written   spans      // unpublished ranges of the shard
+	touched   time.Time  // the time of modification that was set since the last write; zero if none was
 }
 
 // A direct part of a file is in one shard.
@@ -56,7 +56,7 @@ type direct struct {
 	shard *microfs.File
 }
 
-// lock locks mu alone.
+// lock locks mu exclusively, and removes direct.
 func (in *inode) lock() {
 	in.mu.Lock()
 	in.direct.Store(nil)
@@ -93,23 +93,23 @@ func (in *inode) ask(end int64) (*wire.File, error) {
 
 // note records that bytes have been written to the shard. The caller holds in.mu.
 func (in *inode) note(off, end int64) {
-	in.noting.Lock()
+	in.writtenMu.Lock()
 	in.written.add(off, end)
 	in.touched = time.Time{}
-	in.noting.Unlock()
+	in.writtenMu.Unlock()
 }
 
 // noted returns the end of the last unpublished byte, 0 if there is none, and the number of unpublished bytes.
 func (in *inode) noted() (end, bytes int64) {
-	in.noting.Lock()
-	defer in.noting.Unlock()
+	in.writtenMu.Lock()
+	defer in.writtenMu.Unlock()
 	return in.written.end(), in.written.bytes()
 }
 
 // size returns the size of the file as this process sees it. The caller holds in.mu.
 func (in *inode) size() int64 {
-	in.noting.Lock()
-	defer in.noting.Unlock()
+	in.writtenMu.Lock()
+	defer in.writtenMu.Unlock()
 	return max(in.attr.Size, in.written.end())
 }
 
@@ -124,7 +124,7 @@ func (in *inode) shown(a *wire.Attr) microfs.Attr {
 	shown.Size = max(shown.Size, end)
 	shown.Blocks = max(shown.Blocks, (bytes+511)/512)
 	shown.Closed = false
-	if in.fs.cred.Load().UID != 0 { // as the index does when it is told
+	if in.fs.cred.Load().UID != 0 { // as the index does on publication
 		shown.Mode = unprivileged(shown.Mode)
 	}
 	if mtime, err := in.mtime(); err == nil {
@@ -146,9 +146,9 @@ func unprivileged(mode uint32) uint32 {
 
 // mtime returns the time of modification of a file with unpublished data. The caller holds in.mu.
 func (in *inode) mtime() (time.Time, error) {
-	in.noting.Lock()
+	in.writtenMu.Lock()
 	touched := in.touched
-	in.noting.Unlock()
+	in.writtenMu.Unlock()
 	if !touched.IsZero() {
 		return touched, nil
 	}
@@ -196,9 +196,9 @@ func (in *inode) lockAndCloseShard() error {
 	return in.closeShard()
 }
 
-// settle closes a shard of an earlier cut of which all is published: what is written next goes to a new
-// one. The caller holds in.mu alone.
-func (in *inode) settle() error {
+// closeOldShard closes a shard of an earlier cut if it is fully published, so that the next write uses a new shard. The
+// caller holds in.mu alone.
+func (in *inode) closeOldShard() error {
 	if end, _ := in.noted(); end > 0 || in.cut == in.attr.Cut {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 // An origin tells where bytes of a file are: their kind, and the shard if they are in one.
 type origin struct {
 	kind       wire.Kind
-	place, cut uint32 // of a shard
+	place, cut uint32 // identify a shard
 }
 
 // unknown is the origin of bytes for which the index has to be asked.
@@ -21,8 +21,8 @@ type piece struct {
 	from origin
 }
 
-// A layout is the map of a file as the index has told it: from the file's beginning to end, without gaps.
-// What is behind end has to be asked for.
+// A layout is the map of a file as received from the index: from the beginning to end, without gaps. The part behind
+// end has to be requested.
 type layout struct {
 	segments []wire.Segment
 	end      int64

@@ -39,8 +39,9 @@ func (n *node) Conflict(whole bool, want vfs.Held) (vfs.Held, int, error) {
 	return vfs.Held(answer.Locked), int(answer.PID), nil
 }
 
-// Lock publishes what was written under a lock before another process can have that, and asks for the layout again when
-// it has one: what was written under the last one is seen. What cannot be published stays to be published, and is no reason to keep a lock.
+// Lock publishes data written under a lock before the lock is given up, and requests the layout again after a lock is
+// obtained, so that data written under earlier locks is visible. An error of publishing does not keep the lock; the
+// data stays to be published.
 func (f *file) Lock(whole bool, start, end int64, hold []vfs.Held) error {
 	in := f.in
 	in.lock()
@@ -59,5 +60,5 @@ func (f *file) Lock(whole bool, start, end int64, hold []vfs.Held) error {
 	if err != nil {
 		return err
 	}
-	return in.settle()
+	return in.closeOldShard()
 }

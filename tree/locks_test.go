@@ -31,12 +31,12 @@ func openIn(t testing.TB, p *posixshim.Process, path string, flags int) posixshi
 	return posixshim.Handle(h)
 }
 
-// fcntl is fcntl(2) of process pid, with what is in l.
+// fcntl calls fcntl(2) as process pid with the lock l.
 func fcntl(p *posixshim.Process, h posixshim.Handle, pid, cmd int, l *unix.Flock_t) error {
 	return p.Lock(h, pid, cmd, unsafe.Slice((*byte)(unsafe.Pointer(l)), unsafe.Sizeof(*l)))
 }
 
-// await asks for a lock until it is there, as the preload library does for who waits.
+// await requests a lock until it is granted, as the preload library does for F_SETLKW.
 func await(t testing.TB, ask func() error) {
 	begin := time.Now()
 	for {
@@ -45,7 +45,7 @@ func await(t testing.TB, ask func() error) {
 			return
 		}
 		require.ErrorIs(t, err, syscall.EAGAIN)
-		require.Less(t, time.Since(begin), hang)
+		require.Less(t, time.Since(begin), testTimeout)
 		time.Sleep(100 * time.Microsecond)
 	}
 }
@@ -62,7 +62,7 @@ func increment(t testing.TB, p *posixshim.Process, h posixshim.Handle) {
 	require.NoError(t, err)
 }
 
-// TestCounter: ranks and a script increment a number, each under a lock. Nothing is lost.
+// TestCounter increments a number from ranks and a script, each under a lock. No increment is lost.
 func TestCounter(t *testing.T) {
 	const times = 100
 	pid := os.Getpid()
@@ -115,14 +115,14 @@ func TestCounter(t *testing.T) {
 	}
 }
 
-// TestLocksOfProcesses: who has a lock, and who is told of it.
+// TestLocksOfProcesses checks which process holds a lock, and which one is reported as its holder.
 func TestLocksOfProcesses(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0).process(), r.join(1).process()
 	ha, hb := openIn(t, a, "f", unix.O_RDWR|unix.O_CREAT), openIn(t, b, "f", unix.O_RDWR)
 	lock := func(kind int16, start, n int64) *unix.Flock_t { return &unix.Flock_t{Type: kind, Start: start, Len: n} }
 
-	// Two processes behind one client read: until both have given it up, nobody writes.
+	// Two processes of one client have read locks: no other process can write until both have released them.
 	require.NoError(t, fcntl(a, ha, 10, unix.F_SETLK, lock(unix.F_RDLCK, 0, 10)))
 	require.NoError(t, fcntl(a, ha, 11, unix.F_SETLK, lock(unix.F_RDLCK, 5, 10)))
 	require.NoError(t, fcntl(a, ha, 10, unix.F_SETLK, lock(unix.F_UNLCK, 0, 0)))
@@ -139,13 +139,13 @@ func TestLocksOfProcesses(t *testing.T) {
 	require.NoError(t, a.Flock(ha, unix.LOCK_SH))
 	assert.NoError(t, b.Flock(hb, unix.LOCK_SH))
 
-	// The last close gives up what is left.
+	// The last close releases the remaining locks.
 	require.NoError(t, b.Release(hb))
 	require.NoError(t, fcntl(a, ha, 10, unix.F_GETLK, found))
 	assert.EqualValues(t, unix.F_UNLCK, found.Type)
 	require.NoError(t, a.Flock(ha, unix.LOCK_EX))
 
-	// So are directories, as scripts lock them.
+	// Directories can be locked, too, as scripts do.
 	require.NoError(t, a.Mkdir(posixshim.PathAt{Path: "d"}, 0o755))
 	da, db := openIn(t, a, "d", unix.O_RDONLY), openIn(t, b, "d", unix.O_RDONLY)
 	require.NoError(t, a.Flock(da, unix.LOCK_EX))
@@ -155,7 +155,8 @@ func TestLocksOfProcesses(t *testing.T) {
 	require.NoError(t, b.Finish())
 }
 
-// TestLocksOfTheKilled: the locks of a killed process are free, and what it had synced is seen by the next one.
+// TestLocksOfTheKilled checks that the locks of a killed process are released, and that the next holder sees its
+// synced data.
 func TestLocksOfTheKilled(t *testing.T) {
 	r := newRig(t, 2)
 	killed := r.join(0)
@@ -172,7 +173,7 @@ func TestLocksOfTheKilled(t *testing.T) {
 	assert.Equal(t, "2", r.join(0).read("counter"))
 }
 
-// TestLocksMove: a process that has read goes on with its locks when it begins to write, for which it gets its partition.
+// TestLocksMove checks that a process keeps its locks when it begins to write, and gets its partition for that.
 func TestLocksMove(t *testing.T) {
 	r := newRig(t, 1)
 	r.join(wire.NoPartition).write("f", "text")

@@ -11,19 +11,19 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// The model of the random test: files as arrays of bytes, with all states that they have had. It knows nothing of
-// shards, ranges or messages, but only what is promised.
+// The model of the random test: files as arrays of bytes, with all their states. It knows only the promises of the
+// package, no shards, ranges or messages.
 
-// mostSize is the size of the model's files: some units of checksums.
+// maxSize is the maximum size of the model's files: several checksum units.
 const maxSize = 3*4096 + 100
 
-// An image is what is published of a file.
+// An image is a published state of a file.
 type image struct {
 	data [maxSize]byte
 	size int
 }
 
-// A modelFile is a file with all its images. What a process writes and has not published others may see, or not.
+// A modelFile is a file with all its images. Unpublished data of a process may be visible to others, or not.
 type modelFile struct {
 	name    string
 	images  []*image
@@ -34,22 +34,22 @@ type pending struct {
 	who      *process
 	off, end int
 	value    byte
-	until    int  // image that has it, or -1: it is not published
-	append   bool // to space that is its own until it is published
+	until    int  // first image with the data, or -1 if it is not published
+	append   bool // in reserved space, until it is published
 	late     bool // the index was killed since
-	cut      bool // something was cut out of the file since: then the next index does not know of the space
+	cut      bool // the file was truncated or punched since: a successor does not know of the reservation
 }
 
 func (f *modelFile) now() *image { return f.images[len(f.images)-1] }
 
-// change makes another image.
+// change adds an image.
 func (f *modelFile) change(do func(*image)) {
 	next := *f.now()
 	do(&next)
 	f.images = append(f.images, &next)
 }
 
-// cut takes the bytes of a part out of the file, which then has a size.
+// cut removes bytes of a range, and sets the size.
 func (f *modelFile) cut(off, end, size int) {
 	for _, w := range f.pending {
 		w.cut = true
@@ -60,19 +60,19 @@ func (f *modelFile) cut(off, end, size int) {
 	})
 }
 
-// A draft is what a process has written to a file and not published.
+// A draft is unpublished data of a process.
 type draft struct {
 	written [maxSize]bool
 	data    [maxSize]byte
 	end     int
 }
 
-// A process is one of the job, and what the model knows of it.
+// A process is a process of the job, with its state in the model.
 type process struct {
 	*rank
 	name    string
-	seen    map[*modelFile]int // the image at its last open or sync
-	reach   map[*modelFile]int // the end of what it has written since
+	seen    map[*modelFile]int // index of the image at its last open or sync
+	reach   map[*modelFile]int // end of its writes since then
 	drafts  map[*modelFile]*draft
 	handles []*handle
 }
@@ -90,10 +90,10 @@ func (p *process) draft(f *modelFile) *draft {
 	return p.drafts[f]
 }
 
-// write notes what the process wrote.
+// write records a write.
 func (p *process) write(f *modelFile, off, n int, value byte) {
 	p.reach[f] = max(p.reach[f], off+n)
-	if p.own == nil { // by way of the index, which has it at once
+	if p.own == nil { // a write through the index is published at once
 		f.change(func(i *image) {
 			for at := off; at < off+n; at++ {
 				i.data[at] = value
@@ -110,7 +110,7 @@ func (p *process) write(f *modelFile, off, n int, value byte) {
 	f.pending = append(f.pending, &pending{who: p, off: off, end: off + n, value: value, until: -1})
 }
 
-// publish notes that all know what the process wrote.
+// publish records that the process has published its data.
 func (p *process) publish(f *modelFile) {
 	d := p.drafts[f]
 	if d == nil {
@@ -132,7 +132,7 @@ func (p *process) publish(f *modelFile) {
 	}
 }
 
-// look notes that the process sees the file as it is now.
+// look records that the process sees the present state of the file.
 func (p *process) look(f *modelFile) {
 	p.seen[f], p.reach[f] = len(f.images)-1, 0
 	if d := p.drafts[f]; d != nil {
@@ -140,13 +140,13 @@ func (p *process) look(f *modelFile) {
 	}
 }
 
-// mayRead says what is wrong with a read by the process, or nothing.
+// mayRead returns why the result of a read is impossible, or "".
 func (p *process) mayRead(f *modelFile, off, want int, got []byte) string {
 	d, own := p.drafts[f], 0
 	if d != nil {
 		own = d.end
 	}
-	// What it has published itself may have made the file longer than others have made it since it looked.
+	// Its own published data may have made the file longer than others have made it since its last look.
 	fits := func(i *image) bool {
 		n := func(end int) int { return max(0, min(max(i.size, end), off+want)-off) }
 		return len(got) == n(own) || len(got) == n(p.reach[f])
@@ -166,7 +166,7 @@ func (p *process) mayRead(f *modelFile, off, want int, got []byte) string {
 	return ""
 }
 
-// mayBe says whether a byte may be read by who has seen an image.
+// mayBe reports whether a byte can be read by a process that has seen an image.
 func (f *modelFile) mayBe(seen, at int, b byte) bool {
 	if slices.ContainsFunc(f.images[seen:], func(i *image) bool { return i.data[at] == b }) {
 		return true
@@ -176,8 +176,9 @@ func (f *modelFile) mayBe(seen, at int, b byte) bool {
 	})
 }
 
-// collapse takes what is read after a death, of processes or of the index, for what is published: it is what was, or what these processes had written.
-// What is read of others may yet be lost. Those who live publish it later.
+// collapse makes the bytes read after the death of processes, or of the index, the published state. Each byte must be
+// the earlier one or one that these processes had written. Unpublished data of living processes may still change;
+// they publish it later.
 func (f *modelFile) collapse(t testing.TB, dead []*process, live bool, got []byte) {
 	died := func(w *pending) bool { return slices.Contains(dead, w.who) && w.until < 0 }
 	fits := len(got) == f.now().size || slices.ContainsFunc(f.pending, func(w *pending) bool { return died(w) && len(got) == w.end })
@@ -198,7 +199,7 @@ func (f *modelFile) collapse(t testing.TB, dead []*process, live bool, got []byt
 	}
 }
 
-// length is of a write: one unit or some, or a few bytes.
+// length returns the length of a write: one or several checksum units, or a few bytes.
 func length(r *rand.Rand) int {
 	if r.IntN(3) == 0 {
 		return 1 + r.IntN(9000)
@@ -206,7 +207,7 @@ func length(r *rand.Rand) int {
 	return 1 + r.IntN(200)
 }
 
-// offset is anywhere, near the beginning, or near the border of a unit.
+// offset returns an offset anywhere, near the beginning, or near the border of a checksum unit.
 func offset(r *rand.Rand) int {
 	switch r.IntN(3) {
 	case 0:

@@ -52,7 +52,7 @@ func (fs *FS) SetAttr(dir microfs.Ino, path string, follow bool, s microfs.SetAt
 		return err
 	}
 	if path == "" {
-		return nil // it is open, and its file knows
+		return nil // called through an open file, which updates its own state
 	}
 	if in := fs.opens(&answer.Attr); in != nil {
 		in.mu.RLock()
@@ -72,7 +72,7 @@ func (fs *FS) AccessAs(who microfs.Cred, dir microfs.Ino, path string, mode uint
 	return fs.call(wire.OpAccess, &wire.Access{Name: wire.Name{Dir: dir, Path: path}, Mode: mode, Follow: follow, Who: who})
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (fs *FS) Mkdir(dir microfs.Ino, path string, mode uint32) error {
 	return fs.call(wire.OpMkdir, &wire.Mkdir{Name: wire.Name{Dir: dir, Path: path}, Mode: mode})
 }
@@ -101,12 +101,12 @@ func (fs *FS) Link(odir microfs.Ino, opath string, ndir microfs.Ino, npath strin
 	})
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link.
 func (fs *FS) Symlink(target string, dir microfs.Ino, path string) error {
 	return fs.call(wire.OpSymlink, &wire.Symlink{Target: target, Name: wire.Name{Dir: dir, Path: path}})
 }
 
-// Readlink returns what a symbolic link says.
+// Readlink returns the target of a symbolic link.
 func (fs *FS) Readlink(dir microfs.Ino, path string) (string, error) {
 	var answer wire.Text
 	err := fs.client.Call(wire.OpReadlink, &wire.Readlink{Name: wire.Name{Dir: dir, Path: path}}, &answer)
@@ -123,7 +123,7 @@ func (fs *FS) RealPath(dir microfs.Ino, path string) (string, error) {
 	return answer.Text, err
 }
 
-// Truncate sets the size of a file. The index knows what this process has written before.
+// Truncate sets the size of a file. Data of this process is published first.
 func (fs *FS) Truncate(dir microfs.Ino, path string, size int64) error {
 	if err := fs.publishAt(dir, path, true); err != nil {
 		return err
@@ -142,5 +142,5 @@ func (fs *FS) Truncate(dir microfs.Ino, path string, size int64) error {
 	if err := in.refresh(); err != nil {
 		return err
 	}
-	return in.settle()
+	return in.closeOldShard()
 }

@@ -15,7 +15,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// TestNames: what one process does to names all others see at once, directories of others included.
+// TestNames checks that changes of names by one process are visible to all others at once, also in directories that
+// these have open.
 func TestNames(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -74,7 +75,7 @@ func TestNames(t *testing.T) {
 	assert.True(t, r.join(wire.NoPartition).DataCRC())
 }
 
-// TestReadDir: more names than an answer has, and a part of them.
+// TestReadDir reads more names than fit into an answer, and a part of them.
 func TestReadDir(t *testing.T) {
 	r := newRig(t, 0)
 	p := r.join(wire.NoPartition)
@@ -94,7 +95,7 @@ func TestReadDir(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestNoFile: calls that the kind of an open file, or how it was opened, does not allow.
+// TestNoFile makes calls that the type or the flags of an open file do not permit.
 func TestNoFile(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -139,7 +140,7 @@ func TestNoFile(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestSeek: holes are found where nobody has written, also of what is not published.
+// TestSeek checks that ranges without data are holes, also among unpublished data.
 func TestSeek(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)

@@ -10,7 +10,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A node is an open directory, or what was opened with O_PATH. It is a vfs.File.
+// A node is an open directory, or a file opened with O_PATH. It is a vfs.File.
 type node struct {
 	fs   *FS
 	ino  microfs.Ino
@@ -19,10 +19,10 @@ type node struct {
 
 var _ vfs.File = (*node)(nil)
 
-// Ino returns the number of the inode.
+// Ino returns the inode number.
 func (n *node) Ino() microfs.Ino { return n.ino }
 
-// IsDir says whether it is a directory.
+// IsDir reports whether the node is a directory.
 func (n *node) IsDir() bool { return n.mode&unix.S_IFMT == unix.S_IFDIR }
 
 // Size returns the size.
@@ -31,7 +31,7 @@ func (n *node) Size() (int64, error) {
 	return a.Size, err
 }
 
-// Stat asks the index for the attributes.
+// Stat requests the attributes from the index.
 func (n *node) Stat() (microfs.Attr, error) {
 	a, err := n.fs.stat(n.ino, "", true)
 	return n.fs.shown(&a), err
@@ -66,12 +66,12 @@ func (n *node) ReadDir(after string, count int) (list []microfs.Dirent, err erro
 // Sync makes names durable.
 func (n *node) Sync() error { return n.fs.client.Call(wire.OpSync, nil, nil) }
 
-// Close closes it.
+// Close closes the node.
 func (n *node) Close() error {
 	return n.fs.client.Call(wire.OpClose, &wire.Close{Publication: wire.Publication{Ino: n.ino}}, nil)
 }
 
-// errData is the error of calls that want a regular file.
+// errData returns the error of calls that need a regular file.
 func (n *node) errData() error {
 	if n.IsDir() {
 		return syscall.EISDIR
@@ -79,7 +79,7 @@ func (n *node) errData() error {
 	return syscall.EBADF
 }
 
-// ReadAt and all that follows is of regular files.
+// ReadAt and the methods below are for regular files only.
 func (n *node) ReadAt([][]byte, int64) (int, error)  { return 0, n.errData() }
 func (n *node) WriteAt([][]byte, int64) (int, error) { return 0, syscall.EBADF }
 func (n *node) AppendBelow([][]byte, int64) (int, int64, error) {

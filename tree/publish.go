@@ -14,8 +14,8 @@ func (in *inode) lockAndPublish() error {
 	return in.publish()
 }
 
-// publish makes what was written durable, and tells the index. After an error what the index may not know stays to be
-// published. The caller holds in.mu alone.
+// publish makes written data durable, and sends its ranges to the index. After an error, ranges that the index may
+// not know stay to be published. The caller holds in.mu alone.
 func (in *inode) publish() error {
 	if end, _ := in.noted(); end == 0 {
 		return nil
@@ -31,11 +31,11 @@ func (in *inode) publish() error {
 		return err
 	}
 	in.reserved = 0
-	return in.settle()
+	return in.closeOldShard()
 }
 
-// begin tells the index that a file which is complete is about to be written: what is mapped to the shard already is written in place, and
-// the index does not hear of that before it is published. The caller holds in.mu alone.
+// begin tells the index that a complete file is about to be written. Ranges that are mapped to the shard already are
+// written in place, which the index would otherwise learn only at publication. The caller holds in.mu alone.
 func (in *inode) begin() error {
 	if !in.attr.Closed {
 		return nil
@@ -52,7 +52,8 @@ func (in *inode) begin() error {
 	return nil
 }
 
-// tell tells the index of what was written, but for the last message if `last` is to say that. The caller holds in.mu alone.
+// tell sends the ranges of written data to the index. With last, it leaves out the last message, which the caller
+// sends. The caller holds in.mu alone.
 func (in *inode) tell(mtime time.Time, last bool) error {
 	in.layout.forget()
 	rest := 0
@@ -71,10 +72,10 @@ func (in *inode) tell(mtime time.Time, last bool) error {
 	return nil
 }
 
-// publication is the next message about what was written; without ranges if nothing was.
+// publication returns the next message about written data; without ranges if there is none.
 func (in *inode) publication(mtime time.Time) wire.Publication {
-	in.noting.Lock()
-	defer in.noting.Unlock()
+	in.writtenMu.Lock()
+	defer in.writtenMu.Unlock()
 	p := wire.Publication{Ino: in.ino, Birth: in.birth, Cut: in.cut, Mtime: mtime, Durable: true, Ranges: in.written.head(in.fs.ranges)}
 	if n := len(p.Ranges); n > 0 {
 		p.Size = p.Ranges[n-1].Off + p.Ranges[n-1].Len
@@ -82,16 +83,16 @@ func (in *inode) publication(mtime time.Time) wire.Publication {
 	return p
 }
 
-// published takes what the index knows now from what was written.
+// published removes ranges that the index knows now from those to be published.
 func (in *inode) published(p *wire.Publication) {
-	in.noting.Lock()
-	defer in.noting.Unlock()
+	in.writtenMu.Lock()
+	defer in.writtenMu.Unlock()
 	in.attr.Size = max(in.attr.Size, p.Size)
 	in.written.drop(len(p.Ranges))
 }
 
-// finish ends one opening of the file, of a writer or not, and publishes what was written. The last writer's shard is
-// complete then; what cannot be published is lost with it. The caller holds in.mu alone.
+// finish handles the close of one descriptor, of a writer or a reader, and publishes written data. The last writer's
+// shard is then complete; data that cannot be published is lost with that shard. The caller holds in.mu alone.
 func (in *inode) finish(writer bool) error {
 	request := wire.Close{Writer: writer, Publication: wire.Publication{Ino: in.ino, Birth: in.birth}}
 	var err error
@@ -105,14 +106,14 @@ func (in *inode) finish(writer bool) error {
 		in.published(&request.Publication)
 	}
 	if in.shard == nil {
-		in.noting.Lock()
+		in.writtenMu.Lock()
 		in.written = nil
-		in.noting.Unlock()
+		in.writtenMu.Unlock()
 	}
 	return errors.Join(err, closed)
 }
 
-// complete makes what was written durable, by closing the shard if that is to be, and makes the last message about it.
+// complete makes written data durable, with closing by closing the shard, and fills the last message about it.
 func (in *inode) complete(closing bool, last *wire.Publication) error {
 	end, _ := in.noted()
 	if end == 0 {

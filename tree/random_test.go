@@ -23,7 +23,7 @@ var (
 	seed  = flag.Uint64("seed", 0, "of TestRandom; 0: another one each time")
 )
 
-// TestRandom compares jobs of some processes, which do anything to a few files, with the model.
+// TestRandom compares jobs, whose processes make random calls on a few files, with the model.
 func TestRandom(t *testing.T) {
 	first := *seed
 	if first == 0 {
@@ -37,7 +37,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// A job is processes in a rig, and the model of their files.
+// A job has processes in a rig, and the model of their files.
 type job struct {
 	*rig
 	t         *testing.T
@@ -67,7 +67,7 @@ func (j *job) logf(format string, args ...any) {
 	j.trace = append(j.trace, fmt.Sprintf(format, args...))
 }
 
-// run runs some jobs one after the other, each of another number of ranks.
+// run runs several jobs one after the other, with different numbers of ranks.
 func (j *job) run() {
 	for range 1 + j.r.IntN(4) {
 		j.begin()
@@ -80,7 +80,7 @@ func (j *job) run() {
 	j.clear()
 }
 
-// begin starts ranks, and sometimes a process that is none.
+// begin starts ranks, and sometimes a process that is not a rank.
 func (j *job) begin() {
 	ranks := 1 + min(j.r.IntN(len(j.disks)), j.r.IntN(len(j.disks)))
 	j.logf("%d ranks, volatile cache %v, write-behind %v, memory shared with the index %v", ranks, j.cache, j.behind, j.shares)
@@ -150,13 +150,13 @@ func (j *job) leave(p *process) {
 	j.forget(p)
 }
 
-// comeBack has a process make itself known to the index, if that is another one than before.
-func (j *job) comeBack(p *process) {
+// reconnect makes a process reconnect if the index has been replaced.
+func (j *job) reconnect(p *process) {
 	_, err := p.Stat(root, "/", true)
 	require.NoError(j.t, err)
 }
 
-// lastCalls writes and syncs, which may succeed, or be done in part.
+// lastCalls makes writes and syncs, which may succeed or be done in part.
 func (j *job) lastCalls(p *process, h *handle) {
 	j.value = j.value%250 + 1
 	n, off := length(j.r), offset(j.r)
@@ -180,8 +180,8 @@ func (j *job) forget(p *process) {
 // die kills a process, sometimes in the middle of a write or a sync.
 func (j *job) die(p *process) {
 	j.logf("%s dies", p.name)
-	j.comeBack(p)                                                                      // else nobody looks for what it has written, before the next kill of the index
-	writes := func(h *handle) bool { return h.writable && j.names[h.of.name] == h.of } // without a name nobody would look
+	j.reconnect(p)                                                                     // so that its data is adopted before the next kill of the index
+	writes := func(h *handle) bool { return h.writable && j.names[h.of.name] == h.of } // data of unlinked files is not adopted
 	if i := slices.IndexFunc(p.handles, writes); i >= 0 && p.dev != nil && j.r.IntN(2) == 0 {
 		p.dev.CutAt(1+j.r.IntN(6), j.r.IntN(4096))
 		j.lastCalls(p, p.handles[i])
@@ -191,8 +191,8 @@ func (j *job) die(p *process) {
 	j.collapse([]*process{p}, false)
 }
 
-// succession kills the index, and another one takes its place. All processes go on, but with files that had no name.
-func (j *job) succession() {
+// replaceIndex kills the index and starts a successor. All processes continue, except with files that had no name.
+func (j *job) replaceIndex() {
 	j.logf("the index is killed")
 	j.index.Close()
 	for _, p := range j.processes {
@@ -212,7 +212,7 @@ func (j *job) succession() {
 		}
 	}
 	j.collapse(j.processes, true)
-	for _, p := range j.processes { // what the successor has found of the living may be lost with a cache while they write on
+	for _, p := range j.processes { // data of living processes that the successor has adopted may be lost with a device cache while they write on
 		if p.own != nil {
 			require.NoError(j.t, p.own.Sync())
 		}
@@ -233,7 +233,7 @@ func (j *job) collapse(dead []*process, live bool) {
 	p.leave()
 }
 
-// verify compares what everybody sees when nobody writes.
+// verify compares the views of all processes while no process writes.
 func (j *job) verify() {
 	p := j.enter(wire.NoPartition)
 	list := j.list(p)
@@ -245,7 +245,7 @@ func (j *job) verify() {
 	j.leave(p)
 }
 
-// clear removes all files: then no partition has a shard.
+// clear removes all files. Then no partition has a shard.
 func (j *job) clear() {
 	p := j.enter(wire.NoPartition)
 	for _, name := range j.sorted() {
@@ -254,7 +254,7 @@ func (j *job) clear() {
 	j.leave(p)
 	for place := range j.disks {
 		p := j.join(uint32(place))
-		require.NoError(j.t, p.Sync()) // takes the rest of the releases
+		require.NoError(j.t, p.Sync()) // receives the remaining releases
 		require.Empty(j.t, p.shards(), "shards of files that are gone in partition %d", place)
 		p.leave()
 		j.check(j.disks[place])
@@ -293,7 +293,7 @@ func (j *job) list(p *process) []string {
 
 func (j *job) name() string { return []string{"/a", "/a", "/a", "/b", "/c"}[j.r.IntN(5)] }
 
-// step has one process do something.
+// step makes one process do something.
 func (j *job) step() {
 	if len(j.processes) == 0 {
 		j.begin()
@@ -304,7 +304,7 @@ func (j *job) step() {
 		j.die(p)
 		return
 	case 1:
-		j.succession()
+		j.replaceIndex()
 		return
 	}
 	if len(p.handles) == 0 || j.r.IntN(6) == 0 && len(p.handles) < 5 {
@@ -406,9 +406,9 @@ func (j *job) write(p *process, h *handle) {
 	p.write(h.of, off, n, j.value)
 }
 
-// append appends, where there is space, behind all that is published and all that others are appending.
+// append appends behind all published data and all reservations of others, if there is space.
 func (j *job) append(p *process, h *handle, data []byte) {
-	if p.own != nil { // where the file ends for a process that has written behind its end it tells itself
+	if p.own != nil { // a process that has written behind the end of the file knows the end itself
 		j.sync(p, h)
 	}
 	n, end, err := h.AppendBelow([][]byte{data}, maxSize)
@@ -526,8 +526,8 @@ func (j *job) seek(p *process, h *handle) {
 func (j *job) rename(p *process) {
 	from, to := j.name(), j.name()
 	f := j.names[from]
-	for _, q := range j.processes { // the index knows that they have it open when they have come back from the one before
-		j.comeBack(q)
+	for _, q := range j.processes { // processes reconnect after a kill, so that the index knows their open files
+		j.reconnect(q)
 	}
 	var err error
 	if j.r.IntN(2) == 0 {

@@ -11,7 +11,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// ReadAt reads what this process has written, and what others had published when the layout was told.
+// ReadAt reads data that this process has written, and data that others had published when the layout was requested.
 func (f *file) ReadAt(bufs [][]byte, off int64) (int, error) {
 	switch {
 	case !f.readable:
@@ -36,18 +36,19 @@ func (f *file) ReadAt(bufs [][]byte, off int64) (int, error) {
 			return f.readLost(bufs, off, err)
 		}
 		time.Sleep(pause)
-		f.in.distrust()
+		f.in.invalidate()
 	}
 }
 
-// A writer may have changed what a mount beside it shows: then another mount is read, after a pause.
+// A writer may have changed the partition since it was mounted here. Then the read is repeated with a new mount,
+// after a pause.
 const (
 	tries = 6
 	pause = 5 * time.Millisecond
 )
 
-// readDirect reads from the direct part of the file if that has all of it. The shard may be closed meanwhile: then it says so, as does a file
-// that another one has replaced, and readOnce finds out.
+// readDirect reads from the direct part of the file if that has all of the bytes. If the shard was closed meanwhile, or another file has
+// replaced this one, the read of the shard fails, and readOnce finds out why.
 func (f *file) readDirect(bufs [][]byte, off int64) (int, bool) {
 	d := f.in.direct.Load()
 	if d == nil || off < d.off {
@@ -61,10 +62,10 @@ func (f *file) readDirect(bufs [][]byte, off int64) (int, bool) {
 	return n, err == nil && int64(n) == want
 }
 
-// A part of a file becomes direct if it is worth this many reads.
+// A part of a file becomes direct if it is at least as long as this many reads.
 const worthDirect = 8
 
-// makeDirect makes what follows the piece p in its shard direct. The caller holds in.mu.
+// makeDirect makes the part of the shard that begins with the piece p direct. The caller holds in.mu.
 func (in *inode) makeDirect(p piece, shard *microfs.File) {
 	if in.writers > 0 {
 		return
@@ -74,7 +75,7 @@ func (in *inode) makeDirect(p piece, shard *microfs.File) {
 	}
 }
 
-// readOnce reads from the shard that has all of it, as is usual, if it is open.
+// readOnce reads from the source used last, if that has all of the bytes, as is usual.
 func (f *file) readOnce(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()
@@ -91,7 +92,7 @@ func (f *file) readOnce(bufs [][]byte, off int64) (int, error) {
 	return f.readParts(bufs, off)
 }
 
-// readParts reads with in.mu held shared where all is there for it, else alone.
+// readParts reads with in.mu held for reading if everything needed is open, otherwise for writing.
 func (f *file) readParts(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()
@@ -115,11 +116,11 @@ func (f *file) readParts(bufs [][]byte, off int64) (int, error) {
 	return in.read(bufs, off, end)
 }
 
-// A lostError says which bytes are not where the index says. It is syscall.EIO.
+// A lostError says which bytes are missing from the place that the index names. It unwraps to EIO.
 type lostError struct {
 	path string
 	piece
-	own   bool // they should be in this process's partition
+	own   bool // the place is this process's partition
 	cause error
 }
 
@@ -134,17 +135,17 @@ func (e *lostError) Error() string {
 	return fmt.Sprintf("bytes %d to %d of %s are in %s cannot be read there: %v", e.off, e.end-1, e.path, where, e.cause)
 }
 
-// Unwrap returns EIO, and not what the partition says.
+// Unwrap returns EIO, not the error of the partition.
 func (e *lostError) Unwrap() error { return syscall.EIO }
 
 func (in *inode) lost(p piece, cause error) error {
 	return &lostError{path: in.path, piece: p, own: in.isOwn(p.from), cause: cause}
 }
 
-// errShort: a shard ends before bytes that the index has mapped.
+// errShort means that a shard ends before bytes that the index has mapped.
 var errShort = errors.New("the file there is too short")
 
-// transient says whether an error of reading may be gone with a newer mount or layout.
+// transient reports whether a newer mount or layout may resolve a read error.
 func transient(err error) bool {
 	var lost *lostError
 	var damage *microfs.DamageError
@@ -159,12 +160,12 @@ func transient(err error) bool {
 	return errors.As(lost.cause, &damage)
 }
 
-// distrust makes the next read look at everything again.
-func (in *inode) distrust() {
+// invalidate makes the next read use a new layout and new mounts.
+func (in *inode) invalidate() {
 	in.lock()
 	defer in.mu.Unlock()
 	if err := in.refresh(); err != nil {
-		in.asked = time.Now() // the partitions at least
+		in.asked = time.Now() // at least mount the partitions again
 	}
 }
 
@@ -181,11 +182,11 @@ func (in *inode) piece(off, end int64) piece {
 	return p
 }
 
-// first returns a piece from off on. What was written here comes before what the index says.
+// first returns a piece from off on. Unpublished data of this process takes precedence over the layout.
 func (in *inode) first(off, end int64) piece {
-	in.noting.Lock()
+	in.writtenMu.Lock()
 	s, ok := in.written.from(off)
-	in.noting.Unlock()
+	in.writtenMu.Unlock()
 	switch {
 	case ok && s.off <= off:
 		return piece{span{off, min(end, s.end)}, origin{wire.Mapped, in.fs.place, in.cut}}
@@ -195,8 +196,8 @@ func (in *inode) first(off, end int64) piece {
 	return in.layout.at(off, end)
 }
 
-// know asks for the layout until it is known before end. The caller holds in.mu alone.
-func (in *inode) know(end int64) error {
+// fetchLayout requests the layout up to end. The caller holds in.mu alone.
+func (in *inode) fetchLayout(end int64) error {
 	for in.layout.end < end {
 		before, all := in.layout.end, max(end, in.attr.Size)
 		answer, err := in.ask(all)
@@ -210,7 +211,7 @@ func (in *inode) know(end int64) error {
 	return nil
 }
 
-// prepared says whether [off, end) can be read as things are. The caller holds in.mu.
+// prepared reports whether all shards for [off, end) are open. The caller holds in.mu.
 func (in *inode) prepared(off, end int64) bool {
 	for off < end {
 		p := in.piece(off, end)
@@ -222,12 +223,12 @@ func (in *inode) prepared(off, end int64) bool {
 	return true
 }
 
-// prepare makes that [off, end) can be read. The caller holds in.mu alone.
+// prepare opens the shards for [off, end). The caller holds in.mu alone.
 func (in *inode) prepare(off, end int64) error {
 	for at := off; at < end; {
 		p := in.piece(at, end)
 		if p.from == unknown {
-			if err := in.know(p.end); err != nil {
+			if err := in.fetchLayout(p.end); err != nil {
 				return err
 			}
 			continue
@@ -268,8 +269,8 @@ func (c *cursor) next(n int64) [][]byte {
 	return c.part
 }
 
-// give gives the cursor back, and forgets the buffers.
-func (c *cursor) give(bufs [][]byte) {
+// release returns the cursor to its pool, without the buffers.
+func (c *cursor) release(bufs [][]byte) {
 	clear(bufs)
 	clear(c.part[:cap(c.part)])
 	c.bufs = bufs[:0]
@@ -288,7 +289,7 @@ func (in *inode) read(bufs [][]byte, off, end int64) (done int, err error) {
 	c := cursors.Get().(*cursor)
 	all := append(c.bufs[:0], bufs...)
 	c.bufs = all
-	defer func() { c.give(all) }()
+	defer func() { c.release(all) }()
 	for off < end && err == nil {
 		p := in.piece(off, end)
 		var n int
@@ -324,7 +325,7 @@ func (in *inode) readShard(shard *microfs.File, bufs [][]byte, p piece) (int, er
 	return n, nil
 }
 
-// readIndex reads bytes that the index has (wire.OpRead), or can have of a copy (wire.OpReadCopy).
+// readIndex reads bytes from the index's partition (wire.OpRead), or through the index from a copy (wire.OpReadCopy).
 func (in *inode) readIndex(op wire.Op, bufs [][]byte, p piece) (done int, err error) {
 	for _, b := range bufs {
 		for len(b) > 0 {
@@ -332,7 +333,7 @@ func (in *inode) readIndex(op wire.Op, bufs [][]byte, p piece) (done int, err er
 			answer := wire.Data{Bytes: part}
 			request := wire.Read{Ino: in.ino, Off: p.off + int64(done), Len: uint32(len(part))}
 			if err = in.fs.client.Call(op, &request, &answer); err == nil && len(answer.Bytes) < len(part) {
-				err = syscall.EAGAIN // the file has been cut
+				err = syscall.EAGAIN // the file was truncated
 			}
 			if err != nil {
 				return done, in.lost(p, err)

@@ -25,8 +25,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// hang is how long a test waits for what has to come.
-const hang = 2 * time.Minute
+// testTimeout is how long a test waits for an event that has to happen.
+const testTimeout = 2 * time.Minute
 
 const root = microfs.RootIno
 
@@ -51,12 +51,12 @@ func newDisk(t testing.TB, ranges bool) *disk {
 	return d
 }
 
-// attached is a device that stays when who uses it closes it.
+// attached is a device that ignores Close.
 type attached struct{ nvmf.Device }
 
 func (attached) Close() error { return nil }
 
-// mount mounts it for one life of a process: dev dies with that.
+// mount mounts the disk for one process; dev dies with that process.
 func (d *disk) mount(dev nvmf.Device, o microfs.Options) *microfs.FS {
 	o.MountPoint, o.Timeout = "/nvmecr", time.Millisecond
 	fs, err := microfs.Mount(ctx, dev, d.seg, o)
@@ -71,15 +71,15 @@ type rig struct {
 	disks []*disk
 	fs    *microfs.FS
 	index *index.Index
-	// homeDev is the device of the index's partition in one life of the index.
+	// homeDev is the device of the index's partition, for the present index.
 	homeDev *blocktest.Faulty
-	// Ranks have devices with a volatile cache, which is lost when they are killed, or write behind.
+	// Devices of ranks have a volatile cache, which is lost when they are killed; or they write behind.
 	cache, behind bool
-	shares        bool // memory with the index
+	shares        bool // ranks share memory with the index
 	lease         time.Duration
-	lost          uint64          // seed of what is lost
+	lost          uint64          // seed of lost cached data
 	gone          map[uint32]bool // partitions that cannot be reached
-	more          nvmf.Bytes      // space of partitions that are no disks here
+	more          nvmf.Bytes      // space of further partitions, which are not disks of the test
 	copies        map[string]copied
 
 	mu    sync.Mutex
@@ -124,17 +124,18 @@ func (r *rig) start() {
 // serve starts an index on the partition, which may have been left open by an index that was killed.
 func (r *rig) serve() {
 	r.fs = r.home.mount(r.homeDev, microfs.Options{})
-	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Lease: r.lease, Logf: r.t.Logf, Adopt: r.adopt, Space: r.space, Copy: r.copyOf})
+	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: testTimeout, Lease: r.lease, Logf: r.t.Logf, Adopt: r.adopt, Space: r.space, Copy: r.copyOf})
 }
 
-// stop ends the index, as a kill of its process does for its clients.
+// stop ends the index. Clients see the same as after a kill.
 func (r *rig) stop() {
 	r.index.Close()
 	require.NoError(r.t, r.fs.Unmount())
 	require.NoError(r.t, r.homeDev.Close())
 }
 
-// adopt mounts a partition whose process has died, or whose index has: then by the process's device, whose cache it is to flush.
+// adopt mounts a partition after the death of its process; or, after the death of the index, through the process's
+// device, whose cache has to be flushed.
 func (r *rig) adopt(_ context.Context, place uint32) (fs *microfs.FS, done func(), err error) {
 	d := r.disks[place]
 	err = syscall.ENOTCONN
@@ -149,7 +150,7 @@ func (r *rig) adopt(_ context.Context, place uint32) (fs *microfs.FS, done func(
 	return fs, func() { _ = fs.Unmount() }, nil
 }
 
-// space is what all disks have.
+// space returns the space of all disks.
 func (r *rig) space(context.Context) (total, free nvmf.Bytes, _ error) {
 	for _, d := range r.disks {
 		fs := d.mount(attached{d.dev}, microfs.Options{ReadOnly: true})
@@ -162,15 +163,15 @@ func (r *rig) space(context.Context) (total, free nvmf.Bytes, _ error) {
 	return total + r.more, free + r.more, nil
 }
 
-// A countedConn counts what is sent. A request is sent at once.
+// A countedConn counts messages. Requests are sent at once.
 type countedConn struct {
 	net.Conn
 	writes atomic.Int64
-	served chan struct{} // closed when the index knows that the process has gone
-	window []byte        // memory that both ends have; nil: they have none
-	heard  func()        // called once, when the next answer has come; nil: is not
-	looked func()        // called once, by Idle; nil: is not
-	asks   func()        // called once, before the next request is sent; nil: is not
+	served chan struct{} // closed when the index has noticed the end of the process
+	window []byte        // memory shared by both ends, or nil
+	heard  func()        // if not nil, called once, after the next answer
+	looked func()        // if not nil, called once, by Idle
+	asks   func()        // if not nil, called once, before the next request
 }
 
 // dial connects a process to the index.
@@ -182,15 +183,15 @@ func (r *rig) dial() *countedConn {
 	}
 	go func(x *index.Index) {
 		defer close(c.served)
-		_ = x.Serve(far, c.window) // the end of a process is an error to it
+		_ = x.Serve(far, c.window) // returns an error at the end of the process
 	}(r.index)
 	return c
 }
 
-// Window is the memory that both ends have.
+// Window returns the memory shared by both ends.
 func (c *countedConn) Window() []byte { return c.window }
 
-// Idle says whether the index has not ended the connection.
+// Idle reports whether the connection is still open.
 func (c *countedConn) Idle() bool {
 	once(&c.looked)
 	select {
@@ -220,25 +221,25 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A rank is a process of the job, or one that is no rank.
+// A rank is a process of the job, a rank or not.
 type rank struct {
 	*FS
 	r       *rig
 	place   uint32
 	stream  net.Conn
-	asked   *atomic.Int64 // how many requests it has sent
+	asked   *atomic.Int64 // number of requests sent
 	counted *countedConn
 	looks   *readers
-	dev     *blocktest.Faulty // of the own partition; nil if there is none
+	dev     *blocktest.Faulty // device of the own partition; nil if there is none
 	own     *microfs.FS
-	served  chan struct{} // closed when the index knows that the process has gone
+	served  chan struct{} // closed when the index has noticed the end of the process
 }
 
 // join starts a process that writes a partition, or wire.NoPartition.
 func (r *rig) join(place uint32) *rank {
 	conn := r.dial()
 	p := &rank{r: r, place: place, stream: conn, asked: &conn.writes, counted: conn, served: conn.served, looks: &readers{r: r, mounts: map[uint32]*mounted{}}}
-	c, err := Connect(conn, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, hang)
+	c, err := Connect(conn, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, testTimeout)
 	require.NoError(r.t, err)
 	if place != wire.NoPartition {
 		p.dev, err = blocktest.NewFaulty(attached{r.disks[place].dev})
@@ -256,7 +257,7 @@ func (r *rig) join(place uint32) *rank {
 	return p
 }
 
-// logf is what the process says. It has nothing to say, but that its device has died.
+// logf fails the test on any message of the process, unless its device has died.
 func (p *rank) logf(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !strings.Contains(text, "faulty device is off") && !strings.Contains(text, "is read from its copy: ") {
 		p.r.t.Error(text)
@@ -272,19 +273,19 @@ func (p *rank) leave() {
 	p.gone()
 }
 
-// kill ends the process: whatever it has in hand is lost.
+// kill kills the process. Its unwritten data is lost.
 func (p *rank) kill() {
 	if p.own != nil {
 		require.NoError(p.r.t, p.dev.Crash(p.r.lost))
 	}
 	_ = p.stream.Close()
-	if p.r.cache { // the device was without power: who has it mounted mounts it again
+	if p.r.cache { // the device lost power: other mounts have to be mounted again
 		for _, q := range p.r.processes() {
 			q.looks.forget(p.place)
 		}
 	}
 	if p.own != nil {
-		_ = p.own.Unmount() // which ends its goroutine, and writes nothing any more
+		_ = p.own.Unmount() // ends its goroutine; the device is dead
 	}
 	p.gone()
 }
@@ -292,24 +293,24 @@ func (p *rank) kill() {
 func (p *rank) gone() {
 	<-p.served
 	for _, fs := range p.looks.all {
-		_ = fs.Unmount() // it was only read
+		_ = fs.Unmount() // only read
 	}
 	if p.dev != nil {
-		_ = p.dev.Close() // which has died, or has nothing left to do
+		_ = p.dev.Close() // dead or idle
 	}
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
 	delete(p.r.alive, p)
 }
 
-// readers are mounts beside the writers, as one process has them.
+// readers are read-only mounts of one process.
 type readers struct {
 	r      *rig
 	mu     sync.Mutex
 	mounts map[uint32]*mounted
-	all    []*microfs.FS // that there have been
+	all    []*microfs.FS // all mounts so far
 	looks  int
-	late   int // so many times it returns what it has, however old
+	late   int // number of times that it returns an old mount
 }
 
 type mounted struct {
@@ -351,7 +352,7 @@ func (m *readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
 	return old.fs, nil
 }
 
-// open opens a path that has to be there.
+// open opens an existing path.
 func (p *rank) open(path string, flags int) vfs.File {
 	p.r.t.Helper()
 	f, err := p.Open(root, path, flags, 0o644)
@@ -376,7 +377,7 @@ func get(t testing.TB, f vfs.File) string {
 	return string(buf[:n])
 }
 
-// write makes a file of this text, and read reads one.
+// write creates a file with this text; read reads one.
 func (p *rank) write(path, text string) {
 	p.r.t.Helper()
 	f := p.open(path, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC)
@@ -391,7 +392,7 @@ func (p *rank) read(path string) string {
 	return get(p.r.t, f)
 }
 
-// shards lists what a process has in its partition.
+// shards lists the shards in the partition of a process.
 func (p *rank) shards() (names []string) {
 	f, err := p.own.Open(root, "/", unix.O_RDONLY, 0)
 	require.NoError(p.r.t, err)

@@ -11,26 +11,27 @@ import (
 	"nvmecr/microfs"
 )
 
-// How many ranks a job has had is in the names of empty files in the partition of rank 0: the time from which on, and the number.
-// It tells how many ranks have written a checkpoint, whatever the size of the jobs before and after.
+// The numbers of ranks of a job are recorded in the names of empty files in the partition of rank 0: the time from
+// which a number applies, and the number. They tell how many ranks have written a checkpoint, whatever the size of
+// earlier and later jobs.
 const (
 	sizePrefix = "ranks-"
-	sizeName   = sizePrefix + "%016x-%x" // names are listed in the order of times
+	sizeName   = sizePrefix + "%016x-%x" // sorts by time
 )
 
-// A Size is how many ranks a job has had from some time on, until that of the next one.
+// A Size is the number of ranks of a job from a time on, until the time of the next Size.
 type Size struct {
 	Since time.Time
 	Ranks int
 }
 
-// Sizes returns those in the partition of rank 0, oldest first.
+// Sizes returns the sizes recorded in the partition of rank 0, oldest first.
 func Sizes(part *microfs.FS) (list []Size, err error) {
 	root, err := part.OpenIno(microfs.RootIno, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, fmt.Errorf("looking for how many ranks the job has had: %w", err)
 	}
-	defer root.Close() // it is only read
+	defer root.Close() // only read
 	names, err := root.ReadDir(sizePrefix, 0)
 	for _, n := range names {
 		var since uint64
@@ -42,7 +43,7 @@ func Sizes(part *microfs.FS) (list []Size, err error) {
 	return list, err
 }
 
-// NoteSize notes in the partition of rank 0 how many ranks the job has from now on.
+// NoteSize records in the partition of rank 0 the number of ranks from now on.
 func NoteSize(part *microfs.FS, ranks int) error {
 	sizes, err := Sizes(part)
 	if err != nil || len(sizes) > 0 && sizes[len(sizes)-1].Ranks == ranks {
@@ -53,7 +54,7 @@ func NoteSize(part *microfs.FS, ranks int) error {
 	if err == nil {
 		err = f.Close()
 	}
-	if err != nil && !errors.Is(err, syscall.ENOSPC) { // a full store is told of where something is written
+	if err != nil && !errors.Is(err, syscall.ENOSPC) { // a later write reports that the store is full
 		return fmt.Errorf("noting that the job has %d ranks: %w", ranks, err)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// TestSizes: each other number of ranks is noted once, and what is no note is none.
+// TestSizes checks that each change of the number of ranks is recorded once, and that other names are ignored.
 func TestSizes(t *testing.T) {
 	d := newDisk(t, false)
 	fs := d.mount(attached{d.dev}, microfs.Options{})

@@ -9,20 +9,20 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A source is a shard that is only read.
+// A source is a shard that is open for reading.
 type source struct {
 	from  origin
 	file  *microfs.File
-	fs    *microfs.FS // mount that it is in
-	since time.Time   // it shows what was there then
+	fs    *microfs.FS // mount of the shard
+	since time.Time   // the mount shows the state at this time or later
 }
 
-// isOwn says whether bytes are in the partition that this process writes.
+// isOwn reports whether bytes are in this process's own partition.
 func (in *inode) isOwn(from origin) bool {
 	return from.kind == wire.Mapped && in.fs.own != nil && from.place == in.fs.place
 }
 
-// has returns the shard that bytes can be read from as things are, or nil. The caller holds in.mu.
+// has returns the open shard that has the bytes, or nil. The caller holds in.mu.
 func (in *inode) has(from origin) *microfs.File {
 	if in.isOwn(from) && in.shard != nil && from.cut == in.cut {
 		return in.shard
@@ -72,7 +72,7 @@ func (in *inode) mountOf(from origin) (*microfs.FS, error) {
 	return in.fs.opts.Readers.Reader(from.place, in.asked)
 }
 
-// closeSources closes the shards that are read. The caller holds in.mu alone.
+// closeSources closes the shards that are open for reading. The caller holds in.mu alone.
 func (in *inode) closeSources() {
 	for _, s := range in.sources {
 		_ = s.file.Close() // it was only read

@@ -9,7 +9,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// StatFS tells of the space of the whole store, of that which this process can write to, and of the names of the tree.
+// StatFS returns the space of the whole store, the space that this process can write to, and the number of inodes of
+// the tree.
 func (fs *FS) StatFS() microfs.StatFS {
 	var answer wire.StatFS
 	if err := fs.client.Call(wire.OpStatFS, nil, &answer); err != nil {
@@ -29,16 +30,16 @@ func (fs *FS) StatFS() microfs.StatFS {
 
 func in(unit, n nvmf.Bytes) microfs.Hugeblock { return microfs.Hugeblock(n / unit) }
 
-// DataCRC says whether data is checksummed.
+// DataCRC reports whether data is checksummed.
 func (fs *FS) DataCRC() bool { return fs.sums }
 
-// collect removes the shards that nobody needs any more, which come with every answer of the index, and says whether that has freed space.
+// collect removes unused shards, which the index names in each answer. It reports whether that has freed space.
 func (fs *FS) collect() bool {
 	before := fs.own.StatFS().Free
 	return fs.client.Call(wire.OpStatFS, nil, new(wire.StatFS)) == nil && fs.own.StatFS().Free > before
 }
 
-// spaceError says of a partition that is full that others are not, where df shows that.
+// spaceError explains ENOSPC of a partition while others have space, as df shows.
 func (fs *FS) spaceError(err error) error {
 	if err != syscall.ENOSPC {
 		return err

@@ -27,12 +27,12 @@ func fill(t *testing.T, f vfs.File) (size int64, err error) {
 	}
 }
 
-// TestSpace: every process is told of the whole store, and of what it can write itself.
+// TestSpace checks that every process gets the space of the whole store, and the space that it can write to itself.
 func TestSpace(t *testing.T) {
 	r := newRig(t, 3)
 	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
 	var all microfs.Hugeblock
-	for _, fs := range []*microfs.FS{r.fs, a.own, b.own, a.own} { // nobody has written to the third one
+	for _, fs := range []*microfs.FS{r.fs, a.own, b.own, a.own} { // the third one is unwritten
 		all += fs.StatFS().Blocks
 	}
 	empty := script.StatFS()
@@ -60,7 +60,8 @@ func TestSpace(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// TestSpaceOfRemovedFiles: a rank that has written until its partition is full goes on when another process has removed a file.
+// TestSpaceOfRemovedFiles checks that a rank whose partition was full continues after another process has removed a
+// file.
 func TestSpaceOfRemovedFiles(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -75,7 +76,7 @@ func TestSpaceOfRemovedFiles(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestSpaceOfManyPartitions: more than can be counted in hugeblocks.
+// TestSpaceOfManyPartitions tests more space than can be counted in hugeblocks.
 func TestSpaceOfManyPartitions(t *testing.T) {
 	r := newRig(t, 0)
 	const petabyte = nvmf.Bytes(1) << 50

@@ -13,7 +13,7 @@ type span struct{ off, end int64 }
 // spans is a set of bytes of a file: sorted, no two of them touch.
 type spans []span
 
-// add adds [off, end). What continues the last span, as most writes do, takes no search.
+// add adds [off, end). Continuing the last span, as most writes do, needs no search.
 func (s *spans) add(off, end int64) {
 	list := *s
 	if off >= end {
@@ -53,7 +53,7 @@ func (s spans) from(off int64) (span, bool) {
 	return s[s.search(off)], true
 }
 
-// end is where the last one ends.
+// end returns the end of the last span.
 func (s spans) end() int64 {
 	if len(s) == 0 {
 		return 0
@@ -61,7 +61,7 @@ func (s spans) end() int64 {
 	return s[len(s)-1].end
 }
 
-// bytes is how many they are.
+// bytes returns the number of bytes.
 func (s spans) bytes() (n int64) {
 	for _, x := range s {
 		n += x.end - x.off
@@ -69,7 +69,7 @@ func (s spans) bytes() (n int64) {
 	return n
 }
 
-// head returns the first of them, at most n.
+// head returns the first n spans at most.
 func (s spans) head(n int) []wire.Range {
 	list := make([]wire.Range, min(len(s), n))
 	for i := range list {
@@ -78,5 +78,5 @@ func (s spans) head(n int) []wire.Range {
 	return list
 }
 
-// drop takes the first n away.
+// drop removes the first n spans.
 func (s *spans) drop(n int) { *s = slices.Delete(*s, 0, n) }

@@ -32,7 +32,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestSpansRandom compares with a byte for each byte.
+// TestSpansRandom compares spans with an array of bytes.
 func TestSpansRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

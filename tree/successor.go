@@ -14,27 +14,28 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// Where the index was killed, another one takes its place (serve). It knows what is durable, and nothing of who has which files
-// open. So a client remembers that, and tells it to the next one.
+// If the index is killed, a successor takes its place (package serve). It knows the durable state, but not which
+// files are open. So each client remembers its open files and reports them to the successor.
 
-// An opened is what the index knows of a file that this process has open.
+// An opened is the index's state of a file that this process has open.
 type opened struct {
 	birth          uint64
 	opens, writers uint32
 	locks          [2]wire.Locks // by wire.LockKind
-	lost           error         // why the successor does not know it, nil if it does
+	lost           error         // why the successor does not have the file open; nil if it has
 }
 
-// errDoubt: the index was killed while it carried out a request that cannot be made twice.
-var errDoubt = fmt.Errorf("the index of the job's files was killed meanwhile, and nobody knows whether that was done: %w", syscall.EIO)
+// errUncertain means that the index was killed during a request that cannot be repeated.
+var errUncertain = fmt.Errorf("the index of the job's files was killed meanwhile, and it is unknown whether the call was executed: %w", syscall.EIO)
 
-// Call asks the index. Where that was killed its successor is asked, unless that could do twice what is to be done once.
+// Call sends a request to the index. If the index was killed the request is repeated at its successor, unless it
+// might be executed twice.
 func (c *Client) Call(op wire.Op, request, answer wire.Body) error {
 	_, err := c.callBy(op, request, answer)
 	return err
 }
 
-// callBy is Call, and says which index has answered.
+// callBy is Call; it returns the id of the index that has answered.
 func (c *Client) callBy(op wire.Op, request, answer wire.Body) (by uuid.UUID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,42 +43,42 @@ func (c *Client) callBy(op wire.Op, request, answer wire.Body) (by uuid.UUID, er
 	return c.welcome.Index, err
 }
 
-// call is Call for who holds c.mu.
+// call is Call for a caller that holds c.mu.
 func (c *Client) call(op wire.Op, request, answer wire.Body) error {
 	once := !wire.Repeatable(op, request)
-	if once && c.Redial != nil && !c.conn.Idle() { // known before anything is sent
-		if err := c.succeed(); err != nil {
+	if once && c.Redial != nil && !c.conn.Idle() { // the kill is known before the request is sent
+		if err := c.reconnect(); err != nil {
 			return err
 		}
 	}
 	err := c.ask(op, request, answer)
 	for c.Redial != nil && c.conn.Ended() {
-		if err := c.succeed(); err != nil {
+		if err := c.reconnect(); err != nil {
 			return err
 		}
 		if once {
-			return fmt.Errorf("%v: %w", op, errDoubt)
+			return fmt.Errorf("%v: %w", op, errUncertain)
 		}
 		err = c.ask(op, request, answer)
 	}
-	c.note(op, request, answer, err)
+	c.recordState(op, request, answer, err)
 	return err
 }
 
-// ask asks the index, unless that does not know the file. What it does not know is closed nevertheless.
+// ask sends a request, unless the index does not have the file open. A Close still has to be sent then.
 func (c *Client) ask(op wire.Op, request, answer wire.Body) error {
 	o := c.open[wire.FileOf(request)]
 	if o == nil || o.lost == nil {
 		return c.conn.Call(op, request, answer)
 	}
 	if r, ok := request.(*wire.Close); ok {
-		_ = c.conn.Call(op, &wire.Close{Writer: r.Writer, Failed: true, Publication: wire.Publication{Ino: r.Ino}}, nil) // EBADF, or it is open there without its locks
+		_ = c.conn.Call(op, &wire.Close{Writer: r.Writer, Failed: true, Publication: wire.Publication{Ino: r.Ino}}, nil) // fails with EBADF if the file is not open there
 	}
 	return o.lost
 }
 
-// note remembers what the index knows now.
-func (c *Client) note(op wire.Op, request, answer wire.Body, err error) {
+// recordState records the index's new state of open files.
+func (c *Client) recordState(op wire.Op, request, answer wire.Body, err error) {
 	if r, ok := request.(*wire.Close); ok {
 		c.noteClose(r)
 	}
@@ -123,39 +124,41 @@ func (c *Client) noteClose(r *wire.Close) {
 	}
 }
 
-// Lease is how long after the start of an index nothing is looked for in partitions: until then a process may write where the one before has given it
-// space, without looking whether that still lives.
+// Lease is how long after its start an index adopts no data from partitions. Until then a process may write to space
+// that the previous index has reserved for it, without checking whether that index still runs.
 const Lease = 50 * time.Millisecond
 
-// still says whether no index but this one, which has answered a request that was sent at a time, has looked for what is in the partitions by
-// now. A connection does not tell: the end of an index on another host may be heard of late.
-func (c *Client) still(by uuid.UUID, sent time.Time) bool {
+// soleAdopter reports whether the index by, which has answered a request sent at a time, is the only one that can have
+// adopted data from the partitions by now. The state of the connection is no proof: the end of an index on another
+// host may be noticed late.
+func (c *Client) soleAdopter(by uuid.UUID, sent time.Time) bool {
 	if time.Since(sent) < Lease {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.Redial == nil {
-		return true // and there will be no other one
+		return true // and there will be no successor
 	}
 	root := wire.Stat{Name: wire.Name{Dir: microfs.RootIno}}
-	_ = c.call(wire.OpStat, &root, new(wire.AttrAnswer)) // whatever is wrong with the one, it is asked again
+	_ = c.call(wire.OpStat, &root, new(wire.AttrAnswer)) // on an error the successor is called
 	return c.welcome.Index == by
 }
 
-// succeedPause is between two attempts to reach a successor.
-const succeedPause = 20 * time.Millisecond
+// reconnectPause is the pause between two attempts to reach a successor.
+const reconnectPause = 20 * time.Millisecond
 
-// succeed connects to the successor of an index that was killed, within the time-out. If there is none, no call looks for one again.
-func (c *Client) succeed() error {
-	for limit := time.Now().Add(c.timeout); ; time.Sleep(succeedPause) {
+// reconnect connects to the successor of a killed index within the time-out. If there is none, later calls do not try
+// again.
+func (c *Client) reconnect() error {
+	for limit := time.Now().Add(c.timeout); ; time.Sleep(reconnectPause) {
 		stream, err := c.Redial(limit)
 		if err == nil {
 			var killed bool
 			if killed, err = c.resume(stream); err == nil {
 				return nil
 			}
-			if killed && time.Now().Before(limit) { // it, too
+			if killed && time.Now().Before(limit) { // the successor was killed, too
 				continue
 			}
 		}
@@ -164,7 +167,8 @@ func (c *Client) succeed() error {
 	}
 }
 
-// resume introduces this process to a successor, and opens there what it has open. killed says that the connection has ended meanwhile.
+// resume introduces this process to a successor, and reopens its files there. killed reports that the connection
+// ended meanwhile.
 func (c *Client) resume(stream io.ReadWriteCloser) (killed bool, err error) {
 	conn := wire.NewConn(stream, c.timeout, c.released)
 	hello, welcome := c.hello, wire.Welcome{}
@@ -187,7 +191,7 @@ func (c *Client) resume(stream io.ReadWriteCloser) (killed bool, err error) {
 	return false, nil
 }
 
-// reopen opens a file at a successor, and asks for its locks.
+// reopen opens a file at a successor, and requests its locks.
 func (o *opened) reopen(conn *wire.Conn, ino microfs.Ino) error {
 	if err := conn.Call(wire.OpReopen, &wire.Reopen{Ino: ino, Birth: o.birth, Opens: o.opens, Writers: o.writers}, nil); err != nil {
 		return fmt.Errorf("it has lost its last name: %w", err)

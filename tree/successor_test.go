@@ -15,7 +15,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// succeed kills the index and starts its successor, which adopts what all partitions have.
+// succeed kills the index and starts its successor, which adopts data from all partitions.
 func (r *rig) succeed() {
 	r.stop()
 	r.start()
@@ -35,7 +35,7 @@ func (r *rig) redial(list ...*rank) {
 	}
 }
 
-// TestSuccessor: what processes have open goes on when the index is killed, and nothing of what they have written gets lost.
+// TestSuccessor checks that open files continue after the index was killed, and that no written data is lost.
 func TestSuccessor(t *testing.T) {
 	r := newRig(t, 2)
 	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
@@ -53,7 +53,7 @@ func TestSuccessor(t *testing.T) {
 	add(log, "one ")
 	for range 2 {
 		r.succeed()
-		add(logged, "two ") // behind what the other one has not told
+		add(logged, "two ") // behind unpublished data of the other process
 		require.NoError(t, fb.Sync())
 		put(t, own, 4, "here")
 		require.NoError(t, a.Mkdir(root, "/d", 0o755))
@@ -78,13 +78,14 @@ func TestSuccessor(t *testing.T) {
 	assert.Equal(t, "aaaabb", b.read("/f"))
 }
 
-// TestAppendThroughAKill: an index is killed when it has given space to a process that has not written there yet, or just has, and another
-// process appends at the successor: both have their bytes, once. A process without a rank has written when it has the index's answer.
+// TestAppendThroughAKill kills an index that has reserved space for a process which has not written there yet, or
+// just has. Another process appends through the successor. The file has the data of both, once. A process without a
+// rank has written when it gets the answer of the index.
 func TestAppendThroughAKill(t *testing.T) {
 	const oursLast, theirsLast = "first theirs ours ", "first ours theirs "
 	heard := func(c *countedConn, kill func()) { c.heard = kill }
 	looked := func(c *countedConn, kill func()) { c.looked = kill }
-	asked := func(c *countedConn, kill func()) { // the lease has ended, so it asks behind the write
+	asked := func(c *countedConn, kill func()) { // after the lease the client checks the index again
 		c.heard = func() { time.Sleep(Lease); c.asks = kill }
 	}
 	for _, tt := range []struct {
@@ -92,7 +93,7 @@ func TestAppendThroughAKill(t *testing.T) {
 		place      uint32
 		flags      int
 		behind     bool
-		when       func(c *countedConn, kill func()) // nil: when the append has returned
+		when       func(c *countedConn, kill func()) // nil: after the append
 	}{
 		{"before the write", oursLast, 0, 0, false, heard},
 		{"before a synchronous write", oursLast, 0, unix.O_DSYNC, false, heard},
@@ -138,7 +139,8 @@ func TestAppendThroughAKill(t *testing.T) {
 	}
 }
 
-// TestAppendedZerosThroughAKill: nothing but zeros were appended, which nobody looks for in a shard: they are in the file, and what follows is behind them.
+// TestAppendedZerosThroughAKill appends zeros, which the successor does not adopt from a shard: they are in the file,
+// and later data is behind them.
 func TestAppendedZerosThroughAKill(t *testing.T) {
 	for _, before := range []string{"", "text "} {
 		r := newRig(t, 2)
@@ -163,7 +165,8 @@ func TestAppendedZerosThroughAKill(t *testing.T) {
 	}
 }
 
-// TestLargeAppendWithoutARank: what takes several requests is in one piece, whatever others append meanwhile.
+// TestLargeAppendWithoutARank checks that an append of several requests is contiguous, whatever others append
+// meanwhile.
 func TestLargeAppendWithoutARank(t *testing.T) {
 	r := newRig(t, 1)
 	a, none := r.join(0), r.join(wire.NoPartition)
@@ -190,7 +193,8 @@ func TestLargeAppendWithoutARank(t *testing.T) {
 	assert.True(t, a.read("/log") == x+y+"a")
 }
 
-// TestCompleteByTheSuccessor: a file of which all was synced before is complete when it is closed, and one that nobody wrote to stays so.
+// TestCompleteByTheSuccessor checks that a file which was fully synced before the kill is complete when it is closed,
+// and that an unwritten file stays complete.
 func TestCompleteByTheSuccessor(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -208,7 +212,8 @@ func TestCompleteByTheSuccessor(t *testing.T) {
 	}
 }
 
-// TestSuccessorAndTheDead: of who died with the index the successor has what was written, and who lives waits for that.
+// TestSuccessorAndTheDead checks that the successor adopts data of processes that died with the index, and that other
+// processes wait for that.
 func TestSuccessorAndTheDead(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -230,7 +235,8 @@ func TestSuccessorAndTheDead(t *testing.T) {
 	assert.True(t, at.Closed)
 }
 
-// TestLostToTheSuccessor: a file without a name went with the index, and a lock that another process has taken is lost.
+// TestLostToTheSuccessor checks that an unlinked file is lost with the index, and that a lock which another process
+// has taken is lost.
 func TestLostToTheSuccessor(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -260,7 +266,7 @@ func TestLostToTheSuccessor(t *testing.T) {
 	assert.Equal(t, "y", a.read("/locked"), "it can be opened anew")
 }
 
-// TestNoSuccessor: where none comes, the first call waits for it, and no other one.
+// TestNoSuccessor checks that without a successor only the first call waits.
 func TestNoSuccessor(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -277,7 +283,7 @@ func TestNoSuccessor(t *testing.T) {
 	assert.Equal(t, "hello", get(t, f))
 }
 
-// TestWhoWasReplaced: who has lost its partition to another process does not take it back.
+// TestWhoWasReplaced checks that a process does not take its partition back from the process that replaced it.
 func TestWhoWasReplaced(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		r := newRig(t, 1)

@@ -13,8 +13,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// TestThreads has threads of several processes work on one file, each on a part of its own: what a thread has written it
-// reads, while others sync, cut behind the end, open and close.
+// TestThreads runs threads of several processes on one file, each on a part of its own: a thread reads its own data
+// while others sync, truncate behind the end, open and close.
 func TestThreads(t *testing.T) {
 	r := newRig(t, 2)
 	const part, threads, rounds = 5000, 3, 30
@@ -56,7 +56,7 @@ func TestThreads(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// work writes to a part, by the descriptor that all threads of a process share and by one of its own, and reads that.
+// work writes to a part, through a descriptor that the threads share and through its own, and reads it.
 func work(t *testing.T, p *rank, shared vfs.File, off int64, n, rounds int) {
 	for round := range rounds {
 		data := bytes.Repeat([]byte{byte(round + 1)}, n)

@@ -17,7 +17,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// TestOneFile: what one process closes or syncs, others read who open or sync afterwards.
+// TestOneFile checks that data of one process is visible after its close or sync to others that open or sync
+// afterwards.
 func TestOneFile(t *testing.T) {
 	r := newRig(t, 2)
 	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
@@ -67,7 +68,7 @@ func TestTwoDescriptors(t *testing.T) {
 	put(t, second, 7, "!")
 	assert.Equal(t, "one TWO!", get(t, second))
 
-	// Whoever cuts the file by its path cuts what was written and not published.
+	// Truncating a file by its path also discards unpublished data.
 	third := p.open("/f", unix.O_RDWR|unix.O_TRUNC)
 	assert.Equal(t, "", get(t, second))
 	put(t, third, 2, "x")
@@ -81,7 +82,7 @@ func TestTwoDescriptors(t *testing.T) {
 	assert.ErrorIs(t, third.Close(), syscall.EBADF)
 }
 
-// TestOthers: bytes of others are read from mounts that are not older than the map.
+// TestOthers checks that data of others is read from mounts that are not older than the layout.
 func TestOthers(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -97,7 +98,7 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// allocations returns how many a write and a read of a file take, of its own and of what is below.
+// allocations returns the numbers of allocations of a write and of a read, including the layers below.
 func allocations(t *testing.T, f vfs.File) (write, read float64) {
 	bufs := [][]byte{make([]byte, 4096)}
 	off := int64(0)
@@ -116,8 +117,8 @@ func allocations(t *testing.T, f vfs.File) (write, read float64) {
 	return write, read
 }
 
-// TestOwnBytes: a process writes and reads its own bytes without a message, and without an allocation but those
-// of the device of the test.
+// TestOwnBytes checks that a process writes and reads its own data without messages and allocations, except those of
+// the test's device.
 func TestOwnBytes(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -146,7 +147,8 @@ func TestOwnBytes(t *testing.T) {
 	assert.Equal(t, asked+1, p.asked.Load(), "a close is one message")
 }
 
-// TestOneMessageForAWrite: what a process without a partition writes from several buffers goes in one message, and so as a whole.
+// TestOneMessageForAWrite checks that a process without a partition sends a write of several buffers in one message,
+// so that the write is atomic.
 func TestOneMessageForAWrite(t *testing.T) {
 	p := newRig(t, 0).join(wire.NoPartition)
 	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
@@ -159,7 +161,7 @@ func TestOneMessageForAWrite(t *testing.T) {
 	assert.Equal(t, "some buffers, one write", p.read("/f"))
 }
 
-// TestManyRanges: a file of more ranges than the answer to an open, or a publication, has.
+// TestManyRanges tests a file with more ranges than fit into an answer to open, or into a publication.
 func TestManyRanges(t *testing.T) {
 	r := newRig(t, 2)
 	ranks := []*rank{r.join(0), r.join(1)}
@@ -187,7 +189,7 @@ func TestManyRanges(t *testing.T) {
 	assert.Equal(t, string(want)+"!!", ranks[0].read("/f"))
 }
 
-// TestAppend: appends of several are all kept.
+// TestAppend checks that no append of several processes is lost.
 func TestAppend(t *testing.T) {
 	r := newRig(t, 2)
 	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
@@ -205,7 +207,7 @@ func TestAppend(t *testing.T) {
 			add(f, text, posixshim.NoLimit)
 		}
 	}
-	// What it has written itself behind the end it appends behind.
+	// A process appends behind its own data beyond the end.
 	put(t, files[0], 20, "x")
 	assert.EqualValues(t, 23, add(files[0], "yy", posixshim.NoLimit))
 	assert.EqualValues(t, 25, add(files[0], "zzzz", 25))
@@ -219,7 +221,8 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestAppendBehindCut: space that was given before a cut by others says nothing of where the file ends behind it.
+// TestAppendBehindCut checks that space reserved before another process truncates the file does not determine the end
+// of the file afterwards.
 func TestAppendBehindCut(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -237,7 +240,8 @@ func TestAppendBehindCut(t *testing.T) {
 	assert.Equal(t, "newer", b.read("/f"))
 }
 
-// TestScriptAppendsBehindCut: an append of a process that is no rank begins where the file ends, also when another one has cut it.
+// TestScriptAppendsBehindCut checks that an append of a process that is not a rank is at the end of the file, also
+// after another process has truncated it.
 func TestScriptAppendsBehindCut(t *testing.T) {
 	r := newRig(t, 1)
 	a, b := r.join(wire.NoPartition), r.join(0)
@@ -252,7 +256,7 @@ func TestScriptAppendsBehindCut(t *testing.T) {
 	assert.Equal(t, "x", b.read("/log"))
 }
 
-// TestRewrite: a complete file is complete no more when somebody has begun to write to it in place, until that is closed.
+// TestRewrite checks that a complete file is incomplete from the first write in place until it is closed.
 func TestRewrite(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -289,14 +293,14 @@ func TestRewrite(t *testing.T) {
 	assert.False(t, at.Closed, "its writer was killed")
 }
 
-// TestDeath: what a killed process had written and not published is there where nobody else has written.
+// TestDeath checks that unpublished data of a killed process is in the file, except where others have written.
 func TestDeath(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
 	a.write("/f", "published")
 	fa, fb := a.open("/f", unix.O_RDWR), b.open("/f", unix.O_RDWR)
 	put(t, fa, 0, "PUBL")
-	require.NoError(t, fa.Truncate(4)) // and what follows goes to another shard
+	require.NoError(t, fa.Truncate(4)) // later writes go to another shard
 	put(t, fa, 4, "lost not")
 	put(t, fb, 6, "BB")
 	require.NoError(t, fb.Sync())
@@ -308,7 +312,8 @@ func TestDeath(t *testing.T) {
 	require.NoError(t, fb.Close())
 }
 
-// TestPowerLoss: what one descriptor has written is durable when another one of the process is closed.
+// TestPowerLoss checks that data written by one descriptor is durable when another descriptor of the process is
+// closed.
 func TestPowerLoss(t *testing.T) {
 	for lost := range uint64(8) {
 		r := newRig(t, 1)
@@ -323,7 +328,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestFailedClose: what the last writer could not save is lost, and those who read go on.
+// TestFailedClose checks that data which the last writer could not save is lost, and that readers continue.
 func TestFailedClose(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -344,7 +349,8 @@ func TestFailedClose(t *testing.T) {
 	require.NoError(t, reader.Close())
 }
 
-// TestNoIndex: without the index open files are read and written on, and what it should be told is an error.
+// TestNoIndex checks that open files can be read and written without the index, and that calls which need the index
+// fail.
 func TestNoIndex(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -361,7 +367,7 @@ func TestNoIndex(t *testing.T) {
 	assert.NoError(t, p.FS.Close(), "there is nothing that it should be told")
 }
 
-// TestLostBytes: what cannot be had is EIO, and the line says whose it is.
+// TestLostBytes checks that missing data is EIO, and that the message names its owner.
 func TestLostBytes(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -388,7 +394,7 @@ func TestLostBytes(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestRetry: what a mount beside the writer does not show is looked for again, but not for ever.
+// TestRetry checks that data missing from a mount is looked for in newer mounts, a limited number of times.
 func TestRetry(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -411,7 +417,7 @@ func TestRetry(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestTimes: a time that is set is not replaced by that of an earlier write.
+// TestTimes checks that an explicitly set time is not replaced by the time of an earlier write.
 func TestTimes(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -440,7 +446,8 @@ func TestTimes(t *testing.T) {
 	assert.False(t, mtime().Before(before))
 }
 
-// TestNoName: a file without a name is read and written by all who have it open, and then nothing is left of it.
+// TestNoName checks that processes can read and write an unlinked file while they have it open, and that nothing is
+// left of it afterwards.
 func TestNoName(t *testing.T) {
 	r := newRig(t, 2)
 	a, b := r.join(0), r.join(1)
@@ -462,7 +469,7 @@ func TestNoName(t *testing.T) {
 	assert.Empty(t, a.FS.open())
 }
 
-// TestNothingWritten: what is opened for writing and not written has no shard.
+// TestNothingWritten checks that a file opened for writing, but not written, has no shard.
 func TestNothingWritten(t *testing.T) {
 	r := newRig(t, 1)
 	p := r.join(0)
@@ -476,7 +483,8 @@ func TestNothingWritten(t *testing.T) {
 	assert.Equal(t, strings.Repeat("\x00", 20), p.read("/f"))
 }
 
-// TestVacate: a process that leaves its partition to another one has published all, and takes it back.
+// TestVacate checks that a process publishes all data before it leaves its partition to another one, and that it
+// takes the partition back.
 func TestVacate(t *testing.T) {
 	r := newRig(t, 1)
 	p, script := r.join(0), r.join(wire.NoPartition)

@@ -13,7 +13,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// WriteAt writes to the shard, or to the index where this process has no partition.
+// WriteAt writes to the shard, or through the index if this process has no partition.
 func (f *file) WriteAt(bufs [][]byte, off int64) (int, error) {
 	switch {
 	case !f.writable:
@@ -53,11 +53,11 @@ func (f *file) writeShard(bufs [][]byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := in.shard.WriteAt(bufs, off)
-	in.note(off, off+int64(n)) // not before the bytes are there: readers would look for them
+	in.note(off, off+int64(n)) // after the write: readers look for noted ranges
 	return n, err
 }
 
-// makeShard makes that there is a shard to be written.
+// makeShard makes sure that there is a shard to write to.
 func (f *file) makeShard() error {
 	in, err := f.lock()
 	if err != nil {
@@ -67,7 +67,7 @@ func (f *file) makeShard() error {
 	return in.openShard()
 }
 
-// AppendBelow writes at the end of the file, of which the index has reserved a part for it.
+// AppendBelow writes at the end of the file, in space that the index reserves.
 func (f *file) AppendBelow(bufs [][]byte, limit int64) (n int, end int64, err error) {
 	if !f.writable {
 		return 0, 0, syscall.EBADF
@@ -79,7 +79,7 @@ func (f *file) AppendBelow(bufs [][]byte, limit int64) (n int, end int64, err er
 	defer in.mu.Unlock()
 	if size := in.size(); total(bufs) == 0 {
 		return 0, size, nil
-	} else if size > max(in.attr.Size, in.reserved) { // the index is to know where the file ends
+	} else if size > max(in.attr.Size, in.reserved) { // publish first, so that the index knows the end of the file
 		if err := in.publish(); err != nil {
 			return 0, 0, err
 		}
@@ -95,12 +95,12 @@ func (f *file) AppendBelow(bufs [][]byte, limit int64) (n int, end int64, err er
 // A reservation is space at the end of a file that the index has given to this process for an append.
 type reservation struct {
 	off   int64
-	bufs  [][]byte // what fits
+	bufs  [][]byte // the part that fits
 	by    uuid.UUID
 	asked time.Time
 }
 
-// reserve asks the index for a reservation. After an error it begins where the file ends.
+// reserve requests a reservation from the index. After an error the reservation begins at the end of the file.
 func (f *file) reserve(bufs [][]byte, limit int64) (r reservation, err error) {
 	r.asked = time.Now()
 	var space wire.Space
@@ -113,7 +113,7 @@ func (f *file) reserve(bufs [][]byte, limit int64) (r reservation, err error) {
 	return r, err
 }
 
-// appendIndex appends by way of the index, which finds the end and writes there in one request. An append that takes
+// appendIndex appends through the index, which finds the end and writes there in one request. An append that takes
 // several requests, or has a limit, reserves space first: its requests write there. The caller holds in.mu alone.
 func (f *file) appendIndex(bufs [][]byte, limit int64) (n int, end int64, err error) {
 	if total(bufs) > wire.MaxData || limit < vfs.NoLimit {
@@ -142,11 +142,11 @@ func (f *file) appendShard(bufs [][]byte, limit int64) (n int, end int64, err er
 			return 0, r.off, err
 		}
 		n, failed := in.shard.WriteAt(r.bufs, r.off)
-		if _, err := in.shard.Stat(); err != nil { // which has what is written behind in the partition
+		if _, err := in.shard.Stat(); err != nil { // Stat flushes data that is written behind
 			return 0, r.off, err
 		}
 		end := r.off + int64(n)
-		if n > 0 && !f.fs.client.still(r.by, r.asked) {
+		if n > 0 && !f.fs.client.soleAdopter(r.by, r.asked) {
 			ours, err := in.adopted(r.off, end)
 			if err != nil {
 				return 0, r.off, err
@@ -162,17 +162,17 @@ func (f *file) appendShard(bufs [][]byte, limit int64) (n int, end int64, err er
 	}
 }
 
-// adopted says whether the successor of an index has found what was written to the shard and not noted. What it has not, it shall not find later: other
-// bytes may be there. The caller holds in.mu alone.
+// adopted reports whether the successor of an index has adopted data that was written to the shard and not noted. If
+// it has not, it must not adopt that data later, since other data may be in its place. The caller holds in.mu alone.
 func (in *inode) adopted(off, end int64) (bool, error) {
 	if err := in.refresh(); err != nil {
 		return false, err
 	}
 	if end <= in.attr.Size {
-		if err := in.know(end); err != nil {
+		if err := in.fetchLayout(end); err != nil {
 			return false, err
 		}
-		// Zeros that a shard begins with are not adopted, its end is.
+		// Zeros at the beginning of a shard are not adopted, its end is.
 		if in.layout.at(end-1, end).from == (origin{wire.Mapped, in.fs.place, in.cut}) {
 			return true, nil
 		}
@@ -180,7 +180,8 @@ func (in *inode) adopted(off, end int64) (bool, error) {
 	return false, in.shard.Punch(off, end-off)
 }
 
-// put writes to where the file's bytes go, and publishes them if each write is to be durable. The caller holds in.mu alone.
+// put writes data to the shard or through the index, and publishes it if each write has to be durable. The caller
+// holds in.mu alone.
 func (f *file) put(bufs [][]byte, off int64) (n int, err error) {
 	in := f.in
 	if f.fs.own == nil {
@@ -192,7 +193,7 @@ func (f *file) put(bufs [][]byte, off int64) (n int, err error) {
 	return f.finishWrite(n, err)
 }
 
-// finishWrite publishes what was written if each write is to be durable. The caller holds in.mu alone.
+// finishWrite publishes written data if each write has to be durable.
 func (f *file) finishWrite(n int, err error) (int, error) {
 	if !f.sync || n == 0 {
 		return n, err
@@ -202,13 +203,13 @@ func (f *file) finishWrite(n int, err error) (int, error) {
 		durable = f.fs.call(wire.OpSync, nil)
 	}
 	if durable != nil {
-		return 0, durable // a count would hide it
+		return 0, durable // a count would hide the error
 	}
 	return n, err
 }
 
-// writeIndex writes to the index's own partition, at off or wire.AtEnd, and says where what it has written ends: what a message holds is there as a
-// whole or not at all if the process is killed. The caller holds in.mu alone.
+// writeIndex writes to the index's partition, at off or wire.AtEnd, and sets end to the end of the written data. The
+// data of a message is written as a whole or not at all if the process is killed. The caller holds in.mu alone.
 func (f *file) writeIndex(bufs [][]byte, off int64, end *int64) (done int, err error) {
 	f.in.layout.forget()
 	if n := total(bufs); len(bufs) > 1 && n <= wire.MaxData {

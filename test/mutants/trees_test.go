@@ -16,7 +16,7 @@ var editsOfTrees = []edit{
 		return`,
 		"TestDirect", ""},
 	{"tree: an append goes where a killed index had space", "tree/write.go",
-		`n > 0 && !f.fs.client.still(r.by, r.asked)`, `false`,
+		`n > 0 && !f.fs.client.soleAdopter(r.by, r.asked)`, `false`,
 		"TestAppendThroughAKill", ""},
 	{"tree: a successor looks for appends before the lease has ended", "tree/index/adopt.go",
 		`			x.awaitLeases()
@@ -79,8 +79,8 @@ var editsOfTrees = []edit{
 		"TestAppendBehindCut", ""},
 	{"tree: what the last close lost is published by nobody, and counted", "tree/publish.go",
 		`	if in.shard == nil {
-		in.noting.Lock()`, `	if false {
-		in.noting.Lock()`,
+		in.writtenMu.Lock()`, `	if false {
+		in.writtenMu.Lock()`,
 		"TestFailedClose", ""},
 	{"tree: a publication sets the time of the write", "tree/inode.go",
 		`	if !touched.IsZero() {`, `	if false {`,
@@ -111,8 +111,8 @@ var editsOfTrees = []edit{
 		"TestGone", ""},
 	{"wire: a connection that has failed is closed again", "tree/wire/conn.go",
 		`	if c.gone != nil {
-		return nil // it`, `	if false {
-		return nil // it`,
+		return nil // already`, `	if false {
+		return nil // already`,
 		"TestCloseOnce", ""},
 	{"wire: data are left out of the memory that is shared", "tree/wire/codec.go",
 		`copy(c.window, *v)`, ``,
@@ -145,19 +145,19 @@ var editsOfTrees = []edit{
 		`if l[i].Write || want.Write {`, `if l[i].Write {`,
 		"TestLocks|TestRandomLocks", "tree/index"},
 	{"index: a file that is closed too early is complete", "tree/index/successor.go",
-		`x.looking() != nil || `, ``,
+		`x.pendingSearch() != nil || `, ``,
 		"TestNobodyKeepsAFileOpen", ""},
 	{"index: a close that is made again does not wait", "tree/index/calls.go",
-		`return f.x.looking()`, `return f.pendingAdoption()`,
+		`return f.x.pendingSearch()`, `return f.pendingAdoption()`,
 		"TestCrashWhileComingBack", "tree"},
 	{"index: who closes a file too early keeps it open", "tree/index/index.go",
 		`return nil, x.giveUp(c, r), err`, `return nil, nil, err`,
 		"TestNobodyKeepsAFileOpen", ""},
 	{"index: appends go where the living may have written what could not be looked for", "tree/index/bytes.go",
-		`f.x.blind && f.reopened`, `false`,
+		`f.x.searchFailed && f.reopened`, `false`,
 		"TestBlindSuccessor", ""},
 	{"index: a file is complete where a partition could not be looked at", "tree/index/successor.go",
-		`x.blind || `, ``,
+		`x.searchFailed || `, ``,
 		"TestBlindSuccessor", ""},
 	{"index: two appends get one place", "tree/index/bytes.go",
 		`		s.file.reserved = s.reserved

@@ -19,15 +19,15 @@ import (
 // call it is the adoption that the call has to wait for.
 type adoption struct {
 	partition uint32
-	files     map[microfs.Ino]uint64 // with births; nil: whichever are torn
+	files     map[microfs.Ino]uint64 // with births; nil: all torn files
 	done      chan struct{}          // closed at the end
 }
 
-// Error is not seen by clients.
+// Error is never sent to clients.
 func (a *adoption) Error() string { return fmt.Sprintf("partition %d is being adopted", a.partition) }
 
-// Adopt adopts a partition whose process may have died in an earlier run, or with the
-// index. Calls on files that are not complete wait until the adoption ends. It begins when the leases of the index before have ended.
+// Adopt adopts a partition whose process may have died in an earlier run, or with the index. Calls on files that are
+// not complete wait until the adoption ends. The adoption begins when the leases of the previous index have ended.
 func (x *Index) Adopt(partition uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -46,7 +46,7 @@ func (x *Index) begin(a *adoption) {
 			x.awaitLeases()
 		}
 		err := x.adopt(a)
-		for try := 1; a.files == nil && transient(err) && try < tries; try++ { // its process may live, and write
+		for try := 1; a.files == nil && transient(err) && try < tries; try++ { // its process may be alive and write
 			time.Sleep(pause)
 			err = x.adopt(a)
 		}
@@ -55,13 +55,14 @@ func (x *Index) begin(a *adoption) {
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.blind = x.blind || err != nil && a.files == nil
+		x.searchFailed = x.searchFailed || err != nil && a.files == nil
 		delete(x.adoptions, a)
 		close(a.done)
 	}()
 }
 
-// awaitLeases waits until nobody writes to space given by the index before this one without looking whether that lives.
+// awaitLeases waits until no process writes to space that the previous index has reserved, without checking whether
+// that index still runs.
 func (x *Index) awaitLeases() {
 	select {
 	case <-time.After(time.Until(x.begun.Add(x.opts.Lease))):
@@ -69,13 +70,13 @@ func (x *Index) awaitLeases() {
 	}
 }
 
-// A mount beside a writer may show an old state, so an adoption is tried several times.
+// A mount may show an old state while a writer changes the partition, so an adoption is tried several times.
 const (
 	tries = 6
 	pause = 5 * time.Millisecond
 )
 
-// transient says whether an error may be gone with a newer mount.
+// transient reports whether a newer mount may resolve an error.
 func transient(err error) bool {
 	var damage *microfs.DamageError
 	return errors.As(err, &damage) || isStale(err)
@@ -216,8 +217,9 @@ func (x *Index) adoptShard(a *adoption, fs *microfs.FS, s wire.Shard) error {
 	return nil
 }
 
-// written returns the parts of a shard that have bytes. What a part begins with may not have been written, as far as
-// it is zeros: a write into the middle of a hugeblock makes it begin with some. They could hide another shard's bytes.
+// written returns the ranges of a shard that have data. Zeros at the beginning of a range are left out: they may not
+// have been written, since a write into the middle of a hugeblock fills its beginning with zeros. They could hide
+// data of another shard.
 func written(f *microfs.File) (parts []wire.Range, err error) {
 	for end := int64(0); ; {
 		begin, err := f.SeekData(end)
@@ -239,15 +241,16 @@ func written(f *microfs.File) (parts []wire.Range, err error) {
 	}
 }
 
-// skipZeros returns where the zeros end that begin at off, as far as it looks.
+// skipZeros returns the end of the zeros that begin at off, as far as it reads.
 func skipZeros(f *microfs.File, off, end int64) (int64, error) {
 	b := make([]byte, min(end-off, int64(microfs.DefaultHugeblock)))
 	n, err := f.ReadAt([][]byte{b}, off)
 	return off + int64(n-len(bytes.TrimLeft(b[:n], "\x00"))), err
 }
 
-// fill maps parts of a shard to the holes of its file, if the shard is of the file's cut. A file that was complete when
-// all were killed stays as it is. The file becomes as long as the shard, whose end may be zeros.
+// fill maps ranges of a shard to the holes of its file, if the shard has the cut of the file. A file that was
+// complete when all processes were killed is not changed. The file becomes as long as the shard, which may end in
+// zeros.
 func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range, size int64) error {
 	h, err := x.fs.OpenIno(s.Ino, unix.O_RDWR)
 	if isStale(err) {
@@ -256,7 +259,7 @@ func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range, size int64) 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = h.CloseIncomplete() }() // the file does not count as complete
+	defer func() { _ = h.CloseIncomplete() }() // does not mark the file complete
 	a, err := h.Stat()
 	if err != nil || a.Birth != s.Birth || a.Cut != s.Cut || a.Closed && p.files == nil {
 		return err
@@ -276,7 +279,7 @@ func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range, size int64) 
 	return h.MapRanges(ranges, max(size, a.Size), time.Now())
 }
 
-// holes adds the parts of p where the file of a size has nothing.
+// holes appends to dst the parts of p that are holes in the file, or behind its size.
 func (x *Index) holes(h *microfs.File, p wire.Range, size int64, dst []microfs.Range) (_ []microfs.Range, err error) {
 	x.spans, err = h.Ranges(p.Off, p.Len, math.MaxInt, x.spans[:0])
 	for _, s := range x.spans {
@@ -296,7 +299,7 @@ func (x *Index) inode(ino microfs.Ino) (microfs.Attr, error) {
 	if err != nil {
 		return microfs.Attr{}, err
 	}
-	defer h.Close() // which changes nothing
+	defer h.Close() // changes nothing
 	return h.Stat()
 }
 

@@ -16,7 +16,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// What a rank has written and not published when it is killed is there, where nobody else has written.
+// TestAdoption checks that unpublished data of a killed rank is in the file, except where others have written.
 func TestAdoption(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -24,7 +24,7 @@ func TestAdoption(t *testing.T) {
 	a.put(f, 0, "aaaa")
 	b.open("f", unix.O_RDWR)
 	b.put(f, 2, "bb")
-	a.write(f, 3, "XXXX") // b's stay
+	a.write(f, 3, "XXXX") // b's data is kept
 	a.open("read", unix.O_RDWR|unix.O_CREAT)
 	gone := a.open("gone", unix.O_RDWR|unix.O_CREAT)
 	a.write(gone, 0, "gone")
@@ -105,7 +105,7 @@ func TestCallsWaitForAdoptions(t *testing.T) {
 	select {
 	case who := <-answers:
 		t.Fatalf("%s has not waited", who)
-	case <-time.After(20 * time.Millisecond): // not a bet: a call that waits longer is right, too
+	case <-time.After(20 * time.Millisecond): // a call that returns later passes, too
 	}
 	letGo(nil)
 	<-answers
@@ -151,7 +151,7 @@ func TestAdoptionThatFails(t *testing.T) {
 	assert.Equal(t, []string{"what a process of partition 3 had written and not closed when it died is missing from one file: the target does not answer"}, r.lines)
 }
 
-// All were killed, the index too: what was torn is adopted by the next one.
+// TestAdoptionAtTheStart kills all processes and the index: the next index adopts torn files.
 func TestAdoptionAtTheStart(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -179,7 +179,8 @@ func TestAdoptionAtTheStart(t *testing.T) {
 	assert.Equal(t, "the shard is complete", b.read("untold"))
 }
 
-// A process has ended, and the index has not heard of that from the connection, which a child may have, too.
+// TestTheDeadAreAskedFor checks a process that has ended although its connection is open, as when a child has the
+// socket.
 func TestTheDeadAreAskedFor(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(wire.NoPartition)
@@ -192,7 +193,7 @@ func TestTheDeadAreAskedFor(t *testing.T) {
 	assert.False(t, b.stat("f").Closed)
 }
 
-// Of two clients of a partition the later one has it.
+// TestANewClientOfAPartitionEndsTheOldOne checks that the later of two clients of a partition gets it.
 func TestANewClientOfAPartitionEndsTheOldOne(t *testing.T) {
 	r := newRig(t)
 	a := r.connect(0)

@@ -16,7 +16,7 @@ func (f *file) attr() (wire.Attr, error) {
 	return wire.Attr{Attr: a}, err
 }
 
-// attrAnswer is how most calls on a file end.
+// attrAnswer returns the answer of most calls on a file.
 func (f *file) attrAnswer(err error) (wire.Body, error) {
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (f *file) attrAnswer(err error) (wire.Body, error) {
 	return &wire.AttrAnswer{Attr: a}, err
 }
 
-// mapOf returns at most so many segments of a part of a file; n < 0 is all behind off.
+// mapOf returns the segments of a range of a file, at most limit; with n < 0 the range has no end.
 func (c *client) mapOf(f *file, off, n int64, limit int) (*wire.File, error) {
 	a, err := f.attr()
 	if err != nil {
@@ -60,16 +60,17 @@ func segmentOf(s *microfs.Span) wire.Segment {
 	return wire.Segment{Off: s.Off, Len: s.Len, Kind: kind, Partition: s.Partition, Cut: s.Cut}
 }
 
-// spans returns the first spans of a part of the file, at most so many. They are good until the next call.
+// spans returns the first spans of a range of the file, at most limit. They are valid until the next call.
 func (f *file) spans(off, n int64, limit int) (_ []microfs.Span, err error) {
 	f.x.spans, err = f.read.Ranges(off, n, limit, f.x.spans[:0])
 	return f.x.spans, err
 }
 
-// spanBatch is how many spans are looked at at once.
+// spanBatch is the number of spans read at once.
 const spanBatch = 1024
 
-// placed calls visit for each range of a part of the file until that returns false. visit must not call the file.
+// placed calls visit for each mapped range in a part of the file, until visit returns false. visit must not call the
+// file.
 func (f *file) placed(off, n int64, visit func(k shardKey, bytes int64) bool) error {
 	for n > 0 {
 		spans, err := f.spans(off, n, spanBatch)
@@ -87,7 +88,7 @@ func (f *file) placed(off, n int64, visit func(k shardKey, bytes int64) bool) er
 	return nil
 }
 
-// publish maps what a client has written.
+// publish maps data that a client has written.
 func (c *client) publish(s *session, p *wire.Publication) error {
 	f := s.file
 	a, err := f.attr()
@@ -121,7 +122,7 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 	return nil
 }
 
-// reserve gives a client space at the end of a file.
+// reserve reserves space at the end of a file for a client.
 func (s *session) reserve(n, limit int64) (*wire.Space, error) {
 	off, err := s.file.end()
 	if err != nil {
@@ -138,20 +139,20 @@ func (s *session) reserve(n, limit int64) (*wire.Space, error) {
 	return &wire.Space{Off: off, Len: n}, nil
 }
 
-// errEnd: who lives may have appended what this index could not look for.
-var errEnd = fmt.Errorf("nobody knows where the file ends: a partition could not be read when the index was started again; "+
+// errUnknownEnd means that a living process may have appended data which this index could not look for.
+var errUnknownEnd = fmt.Errorf("the end of the file is unknown: a partition could not be read when the index was started again; "+
 	"let all processes that have had the file open since before close it: %w", syscall.EIO)
 
-// end returns where an append begins.
+// end returns the offset of the next append.
 func (f *file) end() (int64, error) {
-	if f.x.blind && f.reopened {
-		return 0, errEnd
+	if f.x.searchFailed && f.reopened {
+		return 0, errUnknownEnd
 	}
 	a, err := f.attr()
 	return max(a.Size, f.reserved), err
 }
 
-// updateReserved finds out anew how far space is given away. Unwritten space at the end can be allotted again.
+// updateReserved recomputes the end of reserved space. Unwritten space at the end can be reserved again.
 func (f *file) updateReserved() {
 	if f.reserved == 0 {
 		return
@@ -162,7 +163,8 @@ func (f *file) updateReserved() {
 	}
 }
 
-// appendAt returns where a client appends so many bytes, and how many of them: to space that it has, else to the end.
+// appendAt returns the offset at which a client appends n bytes, and how many fit there: in space that it has
+// reserved, otherwise at the end.
 func (s *session) appendAt(n int64) (off, fits int64, err error) {
 	if s.reserved > 0 {
 		return s.next, min(n, s.reserved-s.next), nil
@@ -198,7 +200,8 @@ func (c *client) writeOwn(s *session, r *wire.Write) (_ wire.Body, err error) {
 	return &wire.Written{Off: off, N: uint32(done), Attr: a}, err
 }
 
-// use takes what was written before end from the space that the client has. It has none when all is used, or after an error.
+// use removes written space before end from the client's reservation. The reservation ends when all is used, and
+// after an error.
 func (s *session) use(end int64, failed bool) {
 	s.next = max(s.next, end)
 	if failed || s.next >= s.reserved {
@@ -223,7 +226,7 @@ func (c *client) readOwn(f *file, off int64, n uint32) (wire.Body, error) {
 	return &wire.Data{Bytes: c.data[:got]}, err
 }
 
-// truncate sets the size of a file by set, after which the client has no space of it any more.
+// truncate sets the size of a file by calling set. The client's reservation ends.
 func (c *client) truncate(f *file, size int64, set func() error) (wire.Body, error) {
 	if err := f.noteUnmapped(max(0, size), math.MaxInt64-max(0, size)); err != nil {
 		return nil, err
@@ -238,7 +241,7 @@ func (c *client) truncate(f *file, size int64, set func() error) (wire.Body, err
 	return f.attrAnswer(nil)
 }
 
-// allocate is fallocate(2).
+// allocate implements fallocate(2).
 func (f *file) allocate(r *wire.Allocate) error {
 	if r.Off < 0 || r.Len <= 0 || r.Mode > wire.ZeroKeepSize {
 		return syscall.EINVAL

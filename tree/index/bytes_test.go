@@ -13,7 +13,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// The order of publications is the order of bytes, to the byte, whoever writes.
+// TestLaterPublicationsWin checks that each byte is that of the latest publication, whatever the order of writes.
 func TestLaterPublicationsWin(t *testing.T) {
 	r := newRig(t)
 	a, b, none := r.connect(0), r.connect(1), r.connect(wire.NoPartition)
@@ -117,7 +117,8 @@ func TestTruncation(t *testing.T) {
 	assert.Equal(t, syscall.EISDIR, a.conn.Call(wire.OpTruncate, &wire.Truncate{Name: at("/")}, &attr))
 }
 
-// Sessions overlap: what was written before the cut of another one, and published after it, is there.
+// TestPublicationOfAnEarlierCut checks that data written before another session's truncation, but published after it,
+// is in the file.
 func TestPublicationOfAnEarlierCut(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -170,7 +171,7 @@ func (u *user) space(f wire.Attr, n int64) (off int64) {
 	return s.Off
 }
 
-// All appends are kept, in whatever order they are published.
+// TestAppends checks that no append is lost, in whatever order they are published.
 func TestAppends(t *testing.T) {
 	r := newRig(t)
 	a, b, none := r.connect(0), r.connect(1), r.connect(wire.NoPartition)
@@ -193,7 +194,8 @@ func TestAppends(t *testing.T) {
 	assert.Equal(t, syscall.EINVAL, a.conn.Call(wire.OpAppend, &wire.Append{Ino: f.Ino, Len: -1}, &s))
 }
 
-// Who appends by way of the index in several requests has space first, and writes there, whatever others append meanwhile.
+// TestAppendInParts checks that an append through the index in several requests reserves space first, and is
+// contiguous whatever others append meanwhile.
 func TestAppendInParts(t *testing.T) {
 	r := newRig(t)
 	a, none := r.connect(0), r.connect(wire.NoPartition)
@@ -212,11 +214,12 @@ func TestAppendInParts(t *testing.T) {
 	assert.Equal(t, "onetwA three", none.content(f.Ino))
 }
 
-// Space that nobody has written is given again, if it is at the end; in the middle it is zeros.
+// TestSpaceOfAppendersThatAreGone checks that unwritten reserved space is reserved again if it is at the end, and
+// otherwise reads as zeros.
 func TestSpaceOfAppendersThatAreGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		go1  func(a *user, f wire.Attr)
-		last bool // the one that goes is the last that has appended
+		last bool // the client that ends is the last one to have appended
 		want string
 	}{
 		"killed at the end":        {func(a *user, f wire.Attr) { a.kill() }, true, "bbCC"},
@@ -247,7 +250,8 @@ func TestSpaceOfAppendersThatAreGone(t *testing.T) {
 	}
 }
 
-// What another client has not published yet when the file is cut is not overwritten by who appends after the cut.
+// TestAppendsBesideACut checks that an append after a truncation does not overwrite data that another client
+// publishes later.
 func TestAppendsBesideACut(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -274,7 +278,7 @@ func TestDurable(t *testing.T) {
 	p := publication(f, wire.Range{Len: 5})
 	p.Durable = true
 	a.ok(wire.OpPublish, &p, &wire.AttrAnswer{})
-	r.x.Close() // and no Unmount: as if killed
+	r.x.Close() // without Unmount, as if killed
 	r.start()
 	assert.Equal(t, "bytes", r.connect(1).read("f"))
 }

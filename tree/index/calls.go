@@ -11,8 +11,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// A call is a request that can be run. run is called with the lock of the index, and again where it returns
-// an *adoption, before which it must have changed nothing.
+// A call is a request that can be executed. run is called with the lock of the index. If it returns an *adoption it
+// is called again later, and must not have changed anything.
 type call interface {
 	run(c *client) (wire.Body, error)
 }
@@ -105,7 +105,7 @@ func (r *hello) before(c *client) error {
 		return err
 	}
 	n, err := c.x.grow(0)
-	if err == nil && n > 0 && r.Partition != wire.NoPartition && r.Partition >= n { // ranges would name it for ever
+	if err == nil && n > 0 && r.Partition != wire.NoPartition && r.Partition >= n { // ranges would refer to it forever
 		return fmt.Errorf("process %d is to write partition %d, and the store has %d; it has to ask for more first: %w", r.PID, r.Partition, n, syscall.EINVAL)
 	}
 	r.welcome = wire.Welcome{Timeout: c.x.opts.Timeout, Partitions: n, Index: c.x.id, DataCRC: c.x.fs.DataCRC()}
@@ -167,7 +167,7 @@ func (r *openInoCall) run(c *client) (wire.Body, error) {
 	}
 	answer, err := c.open(h, r.Flags)
 	if err == nil {
-		err = c.x.letGo(r.Ino)
+		err = c.x.unkeep(r.Ino)
 	}
 	return answer, err
 }
@@ -183,8 +183,8 @@ func (r *keepCall) run(c *client) (wire.Body, error) {
 	return nil, err
 }
 
-// letGo ends keepCall.
-func (x *Index) letGo(ino microfs.Ino) error {
+// unkeep undoes keepCall.
+func (x *Index) unkeep(ino microfs.Ino) error {
 	f := x.kept[ino]
 	if f == nil {
 		return nil
@@ -215,10 +215,11 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 
 func (r *closeCall) hurry() { r.hasty = true }
 
-// awaited returns what to wait for before so many writers close the file, as an error: whether the last ones make it complete.
+// awaited returns, as an error, the adoption to wait for before so many writers close the file: it decides whether
+// the last close makes the file complete.
 func (s *session) awaited(writers int) error {
 	if f := s.file; writers > 0 && f.reopened && f.writers == writers {
-		return f.x.looking()
+		return f.x.pendingSearch()
 	}
 	return nil
 }
@@ -317,7 +318,7 @@ func (r *truncCall) run(c *client) (wire.Body, error) {
 	if r.Path == "" {
 		s, err := c.session(r.Dir, true)
 		if err != nil {
-			return nil, syscall.EINVAL // as ftruncate(2) has it
+			return nil, syscall.EINVAL // as ftruncate(2) does
 		}
 		return c.truncate(s.file, r.Size, func() error { return s.file.write.Truncate(r.Size) })
 	}
@@ -368,7 +369,7 @@ func (r *mkdirCall) run(c *client) (wire.Body, error) {
 	return nil, c.x.fs.Mkdir(r.Dir, r.Path, r.Mode)
 }
 
-// removing runs a call that may take the last name of what is at a path, whose shards are released then.
+// removing runs a call that may remove the last name of a file, whose shards are then released.
 func (x *Index) removing(n wire.Name, remove func() error) (wire.Body, error) {
 	if a, err := x.fs.Stat(n.Dir, n.Path, false); err == nil && a.Mode&unix.S_IFMT == unix.S_IFREG {
 		f, err := x.hold(a.Ino)
@@ -433,8 +434,8 @@ func (r *lockCall) run(c *client) (wire.Body, error) {
 	return s.lock(&r.Lock)
 }
 
-// before looks at one shard after the other, and others have their turn in between: there may be many, each of a file with many
-// ranges.
+// before inspects one shard after the other, and releases the lock in between: there may be many shards, of files
+// with many ranges.
 func (r *shardsCall) before(c *client) error {
 	if c.partition == wire.NoPartition {
 		return syscall.EINVAL

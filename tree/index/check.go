@@ -11,19 +11,19 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// Kinds of findings beside those of microfs.
+// Kinds of findings in addition to those of microfs.
 const (
-	FoundMapped microfs.FindingKind = "mapped" // bytes are not where the index says
+	FoundMapped microfs.FindingKind = "mapped" // mapped data is missing from its partition
 	FoundShards microfs.FindingKind = "shards" // a partition has unused shards
 )
 
-// A Report is what Check finds.
+// A Report is the result of Check.
 type Report struct {
 	Findings []microfs.Finding
-	Unused   map[uint32][]wire.Shard // by partition: they can be removed
+	Unused   map[uint32][]wire.Shard // removable shards by partition
 }
 
-// check is one in progress.
+// check is the state of a Check.
 type check struct {
 	fs        *microfs.FS
 	partition func(place uint32) (*microfs.FS, error)
@@ -37,9 +37,10 @@ type place struct {
 	wire.Shard
 }
 
-// Check checks whether the partitions have the bytes that the file system of an index maps to them, and which of their shards are unused: their
-// file is gone, or has been cut. partition returns one of them, mounted after fs, or microfs.ErrUnformatted; what else it returns
-// as an error is told by who checks that partition. Nothing is changed.
+// Check checks that the partitions have the data that the file system of an index maps to them, and finds unused
+// shards: those of removed files and of earlier cuts. partition returns a partition, mounted after fs, or
+// microfs.ErrUnformatted. Partitions for which it returns another error are skipped; the check of that partition
+// reports the error. Nothing is changed.
 func Check(fs *microfs.FS, places []uint32, partition func(place uint32) (*microfs.FS, error)) (*Report, error) {
 	c := &check{fs: fs, partition: partition, named: map[place]struct{}{}}
 	c.Unused = map[uint32][]wire.Shard{}
@@ -54,7 +55,7 @@ func Check(fs *microfs.FS, places []uint32, partition func(place uint32) (*micro
 	return &c.Report, nil
 }
 
-// file checks the ranges of one file. There is one finding for each shard.
+// file checks the ranges of one file. It makes one finding for each shard.
 func (c *check) file(a microfs.Attr, ranges []microfs.Range) error {
 	lost := map[place]bool{}
 	for _, r := range ranges {
@@ -75,7 +76,7 @@ func (c *check) file(a microfs.Attr, ranges []microfs.Range) error {
 	return nil
 }
 
-// has looks whether a shard has all bytes of a range.
+// has checks that a shard has all bytes of a range.
 func (c *check) has(p place, r microfs.Range) error {
 	fs, err := c.partition(p.number)
 	if errors.Is(err, microfs.ErrUnformatted) {
@@ -88,7 +89,7 @@ func (c *check) has(p place, r microfs.Range) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // it was only read
+	defer f.Close() // only read
 	end, err := f.SeekHole(r.Off)
 	if errors.Is(err, syscall.ENXIO) || err == nil && end < r.End() {
 		return fmt.Errorf("it has none from byte %d on", max(end, r.Off))
@@ -111,14 +112,14 @@ func (c *check) unused(number uint32) error {
 	if n := len(c.Unused[number]); n > 0 {
 		c.Findings = append(c.Findings, microfs.Finding{
 			Kind: FoundShards, Severity: microfs.Note, Where: fmt.Sprintf("partition of rank %d", number), Offset: -1,
-			What:   fmt.Sprintf("%d of its files are of files of the tree that are gone, or were cut", n),
+			What:   fmt.Sprintf("%d of its files are shards of files of the tree that were removed or truncated", n),
 			Remedy: "the next run with this rank removes them",
 		})
 	}
 	return err
 }
 
-// needed says whether a shard is of a file that there is, and of its cut or named by a range.
+// needed reports whether the file of a shard exists, and has the cut of the shard or refers to it.
 func (c *check) needed(p place) bool {
 	if _, named := c.named[p]; named {
 		return true
@@ -127,7 +128,7 @@ func (c *check) needed(p place) bool {
 	if err != nil {
 		return !isStale(err)
 	}
-	defer h.Close() // it was only looked at
+	defer h.Close() // only read
 	a, err := h.Stat()
 	return err != nil || a.Birth == p.Birth && a.Cut == p.Cut
 }

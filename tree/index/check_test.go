@@ -12,7 +12,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// checked is what Check finds on a rig whose index has ended.
+// checked returns the result of Check on a rig whose index has ended.
 func (r *rig) checked() *Report {
 	r.t.Helper()
 	report, err := Check(r.fs, []uint32{0, 1, 2}, func(n uint32) (*microfs.FS, error) {
@@ -25,7 +25,8 @@ func (r *rig) checked() *Report {
 	return report
 }
 
-// What a kill leaves is well, whatever was written, cut or removed.
+// TestCheckFindsNothing checks that the state after a kill has no findings, whatever was written, truncated or
+// removed.
 func TestCheckFindsNothing(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -43,7 +44,7 @@ func TestCheck(t *testing.T) {
 	a, b := r.connect(0), r.connect(1)
 	gone, cut := a.create("gone", "gone"), a.create("cut", "cut")
 	short, missing := b.create("short", "bytes"), b.create("missing", "bytes")
-	r.x.Close() // nobody hears of what is released
+	r.x.Close() // no client receives the releases
 	require.NoError(t, r.fs.Unlink(microfs.RootIno, "gone"))
 	require.NoError(t, r.fs.Truncate(microfs.RootIno, "cut", 0))
 	require.NoError(t, b.partition.Truncate(microfs.RootIno, shardOf(short)[0].Name(), 3))
@@ -56,7 +57,7 @@ func TestCheck(t *testing.T) {
 	assert.Equal(t, []string{
 		"bytes 0 to 4 are in the partition of rank 1, in the file " + shardOf(short)[0].Name() + " there: it has none from byte 3 on",
 		"bytes 0 to 4 are in the partition of rank 1, in the file " + shardOf(missing)[0].Name() + " there: " + syscall.ENOENT.Error(),
-		"2 of its files are of files of the tree that are gone, or were cut",
+		"2 of its files are shards of files of the tree that were removed or truncated",
 	}, said)
 	assert.Equal(t, map[uint32][]wire.Shard{0: {shardOf(gone)[0], shardOf(cut)[0]}}, report.Unused)
 }

@@ -19,19 +19,19 @@ type client struct {
 	stream io.ReadWriteCloser
 	peer   *wire.Peer
 
-	// What follows is guarded by Index.mu.
+	// The fields below are guarded by Index.mu.
 	ready     bool // Hello was answered
-	ended     bool // nothing of it is left: Goodbye, or its connection has ended
+	ended     bool // after Goodbye, or the end of the connection
 	partition uint32
 	pid       uint32
 	host      string
 	cred      microfs.Cred
 	files     map[microfs.Ino]*session
-	locks     int          // ranges of its files that it has locked
-	queue     []wire.Shard // to remove
-	queued    int64        // bytes that they have, about
+	locks     int          // number of locked ranges
+	queue     []wire.Shard // shards that the client has to remove
+	queued    int64        // approximate bytes in queue
 
-	file   wire.File // of the last answer
+	file   wire.File // scratch for answers
 	data   []byte
 	ranges []microfs.Range
 }
@@ -56,7 +56,8 @@ func (c *client) serve() error {
 	}
 }
 
-// ended says that a connection has ended: with its client, with the client's host, or since it was closed here.
+// ended reports whether an error is the end of a connection: of its client, of the client's host, or because it was
+// closed here.
 func ended(err error) bool {
 	var errno syscall.Errno
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
@@ -83,7 +84,7 @@ func (c *client) answer(op wire.Op) error {
 	return c.peer.Answer(err, list, answer)
 }
 
-// perform runs a call, with the lock where it needs that.
+// perform runs a call, with the lock if the call needs it.
 func (x *Index) perform(c *client, op wire.Op, r call) (body wire.Body, list []wire.Shard, err error) {
 	if x.crashed.Load() {
 		return nil, nil, syscall.EIO
@@ -101,7 +102,7 @@ func (x *Index) perform(c *client, op wire.Op, r call) (body wire.Body, list []w
 	return x.do(c, r)
 }
 
-// check checks who a client is.
+// check checks the Hello of a client.
 func (c *client) check(h *wire.Hello) error {
 	o := &c.x.opts
 	switch {
@@ -114,8 +115,9 @@ func (c *client) check(h *wire.Hello) error {
 	return nil
 }
 
-// register makes the client that of its partition. One that was there before has lost the partition, or has died without
-// notice: it ends here. One that comes back has lost it if another one is there, or if this index has closed its connection.
+// register makes the client the one of its partition. An earlier client of the partition has lost it, or has died
+// unnoticed: it ends. A reconnecting client has lost the partition if it has another client by now, or if this index
+// has closed its connection.
 func (c *client) register(h *wire.Hello) error {
 	x := c.x
 	if h.Before == x.id || h.Before != uuid.Nil && x.places[h.Partition] != nil {
@@ -134,16 +136,16 @@ func (c *client) register(h *wire.Hello) error {
 	return nil
 }
 
-// goodbye closes what the client has open, in order. It removes its shards as long as it has its partition.
+// goodbye closes the client's files in order. The client removes released shards while it still has its partition.
 func (c *client) goodbye() {
 	for _, s := range c.files {
-		_ = c.x.drop(s, s.opens, s.writers, false) // who wants to know closes them
+		_ = c.x.drop(s, s.opens, s.writers, false) // clients that need the error close files themselves
 	}
-	c.hurry()
+	c.sendReleases()
 	c.forget()
 }
 
-// end closes what a client has open that is gone without Goodbye, and adopts what it has written.
+// end closes the files of a client that ended without Goodbye, and adopts its data.
 func (x *Index) end(c *client) {
 	if c.ended || x.closed {
 		c.forget()
@@ -154,7 +156,7 @@ func (x *Index) end(c *client) {
 		if s.writers > 0 && s.file.named() {
 			a.files[ino] = s.file.birth
 		}
-		_ = x.drop(s, s.opens, s.writers, true) // no client is left to report to
+		_ = x.drop(s, s.opens, s.writers, true) // there is no client to report to
 	}
 	c.forget()
 	if c.partition != wire.NoPartition && len(a.files) > 0 && x.opts.Adopt != nil {
@@ -162,7 +164,7 @@ func (x *Index) end(c *client) {
 	}
 }
 
-// forget takes the client from the lists.
+// forget removes the client from the lists.
 func (c *client) forget() {
 	x := c.x
 	c.ended = true

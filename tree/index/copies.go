@@ -7,13 +7,13 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// readCopyCall reads what a client cannot read from where it is.
+// readCopyCall reads data from a copy for a client that cannot read the original.
 type readCopyCall struct {
 	wire.Read
 	answer wire.Data
 }
 
-// before reads, which needs no lock of the index.
+// before reads the data without the lock of the index.
 func (r *readCopyCall) before(c *client) error {
 	switch {
 	case c.x.opts.Copy == nil:
@@ -32,7 +32,7 @@ func (r *readCopyCall) before(c *client) error {
 	return c.x.opts.Copy(path, a.Size, a.Mtime, r.answer.Bytes, r.Off)
 }
 
-// file returns which file it is, as it is now.
+// file returns the path and the present attributes of the file.
 func (r *readCopyCall) file(c *client) (path string, a microfs.Attr, err error) {
 	c.x.mu.Lock()
 	defer c.x.mu.Unlock()
@@ -40,7 +40,7 @@ func (r *readCopyCall) file(c *client) (path string, a microfs.Attr, err error) 
 	if err != nil {
 		return "", a, err
 	}
-	if s.copyOf == "" { // which stays what it is called after it has another name
+	if s.copyOf == "" { // kept after a rename
 		s.copyOf, err = c.x.fs.AnyPath(r.Ino)
 	}
 	if err == nil {

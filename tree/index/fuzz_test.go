@@ -18,10 +18,10 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// headerSize, and where its fields are: docs/dev/tree.md.
+// headerSize and the layout of the header are in docs/dev/tree.md.
 const headerSize = 28
 
-// sealed returns a request whose checksum holds.
+// sealed returns a request with a valid checksum.
 func sealed(op uint16, body []byte) []byte {
 	le := binary.LittleEndian
 	b := append([]byte("NVTX\x01\x00"), make([]byte, headerSize-6)...)
@@ -32,7 +32,7 @@ func sealed(op uint16, body []byte) []byte {
 	return append(b, body...)
 }
 
-// script returns what FuzzServe makes requests of: operation and length, 16 bits each, and the body.
+// script returns the input format of FuzzServe: operation and length, 16 bits each, and the body.
 func script(t testing.TB) (all [][]byte) {
 	golden, err := os.ReadFile("../wire/testdata/messages.hex")
 	require.NoError(t, err)
@@ -48,10 +48,10 @@ func script(t testing.TB) (all [][]byte) {
 	return all
 }
 
-// FuzzServe sends requests of any content, whose form is right, to an index on which another client has files open.
+// FuzzServe sends well-formed requests with any content to an index on which another client has files open.
 func FuzzServe(f *testing.F) {
 	var together []byte
-	for _, s := range script(f)[2:] { // Hello and Goodbye are said here
+	for _, s := range script(f)[2:] { // the test itself sends Hello and Goodbye
 		f.Add(s)
 		together = append(together, s...)
 	}
@@ -65,7 +65,7 @@ func FuzzServe(f *testing.F) {
 		other := r.connect(1)
 		file := other.open("f", unix.O_RDWR|unix.O_CREAT)
 		other.put(file, 0, "bytes")
-		hostile.Bounded(t, 64<<20, hang, func() {
+		hostile.Bounded(t, 64<<20, testTimeout, func() {
 			u := r.connect(0)
 			u.open("f", unix.O_RDWR)
 			far := u.stream

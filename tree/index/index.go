@@ -18,71 +18,71 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// Options are those of an index.
+// Options are the options of an index.
 type Options struct {
-	Format uint32    // version of the store's format, which clients must have, too
-	Run    uuid.UUID // that clients must be of
-	// Timeout is that of the run. A request waits for an adoption no longer than half of it, so that the client has
-	// the answer before it gives the index up. 0: it may wait for ever.
+	Format uint32    // version of the store's format; clients must have the same
+	Run    uuid.UUID // the run of the clients
+	// Timeout is the time-out of the run. A request waits for an adoption for at most half of it, so that the client
+	// gets the answer before its own time-out. 0: no limit.
 	Timeout time.Duration
-	// Adopt mounts a partition for reading, once nobody who has written to it before the call can write any more: a new
-	// writer may be there. It is called after a client of the partition has died, for several at the same time. done is
-	// called at the end of the use. nil: nothing is adopted.
+	// Adopt mounts a partition for reading, after it has made sure that no earlier writer can write any more; a new
+	// writer may exist. It is called after a client of the partition has died, concurrently for several partitions.
+	// done is called at the end of the use. nil: nothing is adopted.
 	Adopt func(ctx context.Context, partition uint32) (fs *microfs.FS, done func(), err error)
-	// Lease is how long after its start the index looks for nothing in partitions (Adopt).
+	// Lease is how long after its start the index adopts nothing (Adopt).
 	Lease time.Duration
-	// Grow makes sure that the store has a number of partitions, and returns how many there are. nil: there are as
-	// many as there are, 0 for all that clients know.
+	// Grow makes sure that the store has a number of partitions, and returns the number that exist. nil: the number
+	// is fixed; clients get 0.
 	Grow func(partitions uint32) (uint32, error)
-	// Space returns how many bytes files can have in the partitions of ranks, and how many of these are free. It is called for several
-	// clients at the same time. nil: there are none.
+	// Space returns the total and free space of the partitions of ranks. It is called concurrently. nil: there are
+	// none.
 	Space func(ctx context.Context) (total, free nvmf.Bytes, err error)
-	// Copy fills b with bytes of a copy of a file, of that size and time of modification, from off on. It is called for several clients at the
-	// same time, and returns before half of Timeout has passed. nil: there are no copies.
+	// Copy fills b from off on from a copy of the file with that size and time of modification. It is called
+	// concurrently, and returns within half of Timeout. nil: there are no copies.
 	Copy func(path string, size int64, modified time.Time, b []byte, off int64) error
-	// Logf tells what users have to know. May be nil.
+	// Logf prints messages for users. It may be nil.
 	Logf func(format string, args ...any)
 }
 
 // An Index answers the calls of clients on a file system.
 type Index struct {
-	id     uuid.UUID // no other one has it
+	id     uuid.UUID // unique
 	fs     *microfs.FS
 	opts   Options
 	begun  time.Time
-	ctx    context.Context // ends with Close
+	ctx    context.Context // canceled by Close
 	cancel context.CancelFunc
 
 	growing sync.Mutex     // held while Options.Grow runs; before mu
-	grown   uint32         // partitions that the store has, since nobody else makes any; 0: not known. Guarded by growing
-	growths int            // how often that was called. Guarded by growing
-	work    sync.WaitGroup // adoptions, and Serves
-	crashed atomic.Bool    // set by the first panic, for good
+	grown   uint32         // number of partitions, which only this index creates; 0: unknown. Guarded by growing
+	growths int            // number of calls of Options.Grow. Guarded by growing
+	work    sync.WaitGroup // adoptions and calls of Serve
+	crashed atomic.Bool    // set by the first panic, permanently
 
-	mu      sync.Mutex // see the package comment; guards what follows
+	mu      sync.Mutex // see the package comment; guards the fields below
 	closed  bool
-	cred    *client // whose credentials the file system has
+	cred    *client // client whose credentials the file system uses
 	clients map[*client]struct{}
 	places  map[uint32]*client // by partition
 	files   map[microfs.Ino]*file
-	kept    map[microfs.Ino]*file // handed over by a client, and not taken yet
-	// orphans are shards that no range names, of the current cut of files that are not open.
+	kept    map[microfs.Ino]*file // files of Keep that no client has opened yet
+	// orphans are shards that no range refers to, of the current cut of files that are not open.
 	orphans   map[microfs.Ino]shardSet
-	adoptions map[*adoption]struct{} // under way
-	// unfinished are shards that a process had open when it was killed, or when the index before this one was.
+	adoptions map[*adoption]struct{} // in progress
+	// unfinished are shards that a process had open when it, or the previous index, was killed.
 	unfinished     map[microfs.Ino]shardSet
-	blind          bool           // such shards could not be looked for in some partition
+	searchFailed   bool           // a partition could not be searched for such shards
 	spans          []microfs.Span // scratch
-	unsynced       bool           // why shards can be removed may not be durable yet
-	needsSync      bool           // what the call that runs has done is to be durable before it is answered
-	syncsRequested uint64         // how many such calls there have been
+	unsynced       bool           // the changes that make shards removable may not be durable yet
+	needsSync      bool           // the effect of the running call must be durable before its answer
+	syncsRequested uint64         // number of such calls
 
 	syncing   sync.Mutex    // held during a sync for calls; before mu
-	syncsDone atomic.Uint64 // how many of them are durable
+	syncsDone atomic.Uint64 // number of such calls that are durable
 }
 
-// New returns the index on a file system with ranges, which is mounted for writing, and which nobody else uses until
-// Close has returned.
+// New returns the index on a file system with ranges, which is mounted for writing and has no other user until Close
+// has returned.
 func New(fs *microfs.FS, o Options) *Index {
 	if o.Logf == nil {
 		o.Logf = func(string, ...any) {}
@@ -95,13 +95,12 @@ func New(fs *microfs.FS, o Options) *Index {
 	}
 }
 
-// errClosed is what Serve returns after Close.
+// errClosed is the error of Serve after Close.
 var errClosed = errors.New("the index has ended")
 
-// Serve answers the requests of one connection until it ends, and closes it. The caller has made sure that it is of a process of
-// the run's user. window is memory that it shares with that process (wire.Peer.Share), or nil.
-// The error says what was wrong with what came over the
-// connection, for a log; nil after its end, whoever has ended it.
+// Serve answers the requests of a connection until it ends, and closes it. The caller has checked that the peer
+// belongs to the run's user. window is memory shared with the peer (wire.Peer.Share), or nil. The error, for a log,
+// describes an invalid request; it is nil after a normal end, by either side.
 func (x *Index) Serve(stream io.ReadWriteCloser, window []byte) (err error) {
 	defer stream.Close()
 	defer func() {
@@ -119,7 +118,7 @@ func (x *Index) Serve(stream io.ReadWriteCloser, window []byte) (err error) {
 	return c.serve()
 }
 
-// crash reports a panic. All calls after it fail, since the state may be half changed.
+// crash reports a panic. All later calls fail, since the state may be inconsistent.
 func (x *Index) crash(during string, recovered any) error {
 	err := panics.Error(during, recovered)
 	if !x.crashed.Swap(true) {
@@ -128,7 +127,7 @@ func (x *Index) crash(during string, recovered any) error {
 	return syscall.EIO
 }
 
-// enter takes note of a client, unless the index is closed.
+// enter registers a client, unless the index is closed.
 func (x *Index) enter(c *client) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,15 +139,15 @@ func (x *Index) enter(c *client) bool {
 	return true
 }
 
-// leave forgets a client, whose connection has ended.
+// leave removes a client whose connection has ended.
 func (x *Index) leave(c *client) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.end(c)
 }
 
-// Close ends all connections, as if the index had been killed: what clients have open is not closed, and what
-// they have not published is left to Adopt. The file system stays mounted.
+// Close ends all connections, as if the index had been killed: files of clients are not closed, and unpublished data
+// is left to Adopt. The file system stays mounted.
 func (x *Index) Close() {
 	x.mu.Lock()
 	x.closed = true
@@ -161,13 +160,14 @@ func (x *Index) Close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for ino := range x.kept {
-		_ = x.letGo(ino) // what is left of it the next mount removes
+		_ = x.unkeep(ino) // the next mount removes it
 	}
 }
 
-// do runs a call under the lock. Where the call needs a file that is being adopted, it waits for that and runs it again.
+// do runs a call under the lock. If the call needs a file that is being adopted, do waits for the adoption and runs
+// the call again.
 func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
-	var limit <-chan time.Time // nil: there is none
+	var limit <-chan time.Time // nil: no limit
 	for {
 		body, list, number, err := x.once(c, r)
 		p, ok := err.(*adoption)
@@ -183,7 +183,7 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 		select {
 		case <-p.done:
 		case <-limit:
-			err := fmt.Errorf("files that a process of partition %d had open when it died cannot be had yet: the partition could not be read within %v: %w",
+			err := fmt.Errorf("files that a process of partition %d had open when it died cannot be opened yet: the partition could not be read within %v: %w",
 				p.partition, x.opts.Timeout/2, syscall.EIO)
 			x.opts.Logf("%v", err)
 			return nil, x.giveUp(c, r), err
@@ -193,26 +193,26 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 	}
 }
 
-// A leaving is a call after which the client has nothing open, whatever the answer.
+// A leaving is a call after which the client has the file, or all files, closed, whatever the answer.
 type leaving interface {
 	call
-	hurry() // and waits for nothing
+	hurry() // closes without waiting
 }
 
-// giveUp ends a call that has waited too long.
+// giveUp ends a call whose waiting time is over.
 func (x *Index) giveUp(c *client, r call) []wire.Shard {
 	l, ok := r.(leaving)
 	if !ok {
 		return nil
 	}
 	l.hurry()
-	_, list, number, _ := x.once(c, l) // the client is told what it has waited for
+	_, list, number, _ := x.once(c, l) // the client gets the error about the adoption
 	_ = x.awaitSync(number)
 	return list
 }
 
-// once runs a call under the lock, and returns its answer, the shards that the client is to remove, and the call's number if it
-// is to be durable before the answer (pay).
+// once runs a call under the lock. It returns the answer, the shards that the client has to remove, and the number of
+// the call if it must be durable before the answer (awaitSync).
 func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, number uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -233,7 +233,7 @@ func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, numb
 	return body, list, x.deferSync(), err
 }
 
-// grow makes partitions. It needs no lock of the index.
+// grow creates partitions, without the lock of the index.
 func (x *Index) grow(partitions uint32) (uint32, error) {
 	x.growing.Lock()
 	defer x.growing.Unlock()

@@ -55,7 +55,7 @@ func TestUnknownOperation(t *testing.T) {
 	u.ok(wire.OpSync, nil, nil)
 }
 
-// What one client does to names the others see in their next call.
+// TestNames checks that clients see changes of names by others in their next call.
 func TestNames(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(wire.NoPartition)
@@ -144,7 +144,7 @@ func TestExclusiveAmongAll(t *testing.T) {
 	assert.Equal(t, syscall.EEXIST, b.conn.Call(wire.OpOpen, excl, &wire.File{}))
 }
 
-// A file without a name lives as long as anybody has it open.
+// TestFilesWithoutAName checks that an unlinked file exists while a client has it open.
 func TestFilesWithoutAName(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -167,7 +167,8 @@ func TestFilesWithoutAName(t *testing.T) {
 	assert.Equal(t, syscall.ESTALE, a.conn.Call(wire.OpOpenIno, &wire.OpenIno{Ino: f.Ino}, &again))
 }
 
-// A file without a name that a client has handed over stays until another one has opened it, and goes with the last close then.
+// TestKeep checks that an unlinked file of Keep stays until another client has opened it, and is removed by the last
+// close then.
 func TestKeep(t *testing.T) {
 	r := newRig(t)
 	a := r.connect(0)
@@ -189,7 +190,7 @@ func TestKeep(t *testing.T) {
 	a.open("g", unix.O_RDWR)
 	a.ok(wire.OpUnlink, &wire.Unlink{Name: at("g")}, nil)
 	a.ok(wire.OpKeep, &wire.Keep{Ino: g.Ino}, nil)
-	a.close(g, true) // nobody comes: the index ends, and with it the file
+	a.close(g, true) // no client opens it: it is removed with the index
 }
 
 func TestWhoMayWhat(t *testing.T) {

@@ -6,10 +6,10 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// maxLocks is how many ranges a client may have locked: each takes memory of the index.
+// maxLocks is the maximum number of locked ranges of a client, since each takes memory of the index.
 const maxLocks = 1 << 16
 
-// valid says whether a request is one.
+// valid reports whether a request is valid.
 func valid(r *wire.Lock) bool {
 	at := r.Start
 	for i := range r.Hold {
@@ -22,7 +22,7 @@ func valid(r *wire.Lock) bool {
 	return r.Kind <= wire.FileLock && r.Start >= 0 && at <= r.End
 }
 
-// lock answers a request of the session's client.
+// lock executes a lock request of the session's client.
 func (s *session) lock(r *wire.Lock) (wire.Body, error) {
 	if !valid(r) {
 		return nil, syscall.EINVAL
@@ -44,7 +44,7 @@ func (s *session) lock(r *wire.Lock) (wire.Body, error) {
 	return &found, nil
 }
 
-// conflict returns a lock of another client that does not go with a request, if there is one.
+// conflict returns a lock of another client that conflicts with a request, if any.
 func (s *session) conflict(r *wire.Lock) wire.Conflict {
 	for o := range s.file.sessions {
 		if o == s {
@@ -59,7 +59,7 @@ func (s *session) conflict(r *wire.Lock) wire.Conflict {
 	return wire.Conflict{}
 }
 
-// unlock gives up all that the session's client has locked of the file.
+// unlock releases all locks that the session's client has on the file.
 func (s *session) unlock() {
 	for kind := range s.locks {
 		s.client.locks -= len(s.locks[kind])

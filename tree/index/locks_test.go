@@ -15,12 +15,12 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// hold has the client lock ranges, and nothing else of [start, end).
+// hold makes the client lock exactly these ranges of [start, end).
 func (u *user) hold(ino microfs.Ino, kind wire.LockKind, start, end int64, hold ...wire.Locked) error {
 	return u.conn.Call(wire.OpLock, &wire.Lock{Ino: ino, Kind: kind, Start: start, End: end, Hold: hold}, &wire.Conflict{})
 }
 
-// conflict returns the lock that is in the way of one of the client's.
+// conflict returns the lock that conflicts with a wanted one.
 func (u *user) conflict(ino microfs.Ino, kind wire.LockKind, want wire.Locked) (c wire.Conflict) {
 	u.r.t.Helper()
 	u.ok(wire.OpLock, &wire.Lock{Ino: ino, Kind: kind, Start: want.Start, End: want.End, Hold: []wire.Locked{want}, Test: true}, &c)
@@ -31,15 +31,15 @@ func reading(start, end int64) wire.Locked { return wire.Locked{Start: start, En
 
 func writing(start, end int64) wire.Locked { return wire.Locked{Start: start, End: end, Write: true} }
 
-// TestLocks: what one client has locked is in the way of others, as fcntl(2) has it.
+// TestLocks checks conflicts of locks by the rules of fcntl(2).
 func TestLocks(t *testing.T) {
 	const whole = math.MaxInt64
 	for _, tc := range []struct {
 		name string
-		held []wire.Locked // by one client
-		then []wire.Lock   // by the same one
-		want wire.Locked   // by the other one
-		by   wire.Locked   // is in the way; empty: nothing is
+		held []wire.Locked // of one client
+		then []wire.Lock   // later calls of the same client
+		want wire.Locked   // wanted by the other client
+		by   wire.Locked   // conflicting lock; empty: none
 	}{
 		{"a read lock of what is written", []wire.Locked{writing(10, 20)}, nil, reading(19, 30), writing(10, 20)},
 		{"a write lock of what is read", []wire.Locked{reading(10, 20)}, nil, writing(0, 11), reading(10, 20)},
@@ -84,7 +84,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestEndOfLocks: locks end with the last open of their client, and with the client.
+// TestEndOfLocks checks that locks end with the last close of their client, and with the client.
 func TestEndOfLocks(t *testing.T) {
 	for name, end := range map[string]func(*user, wire.Attr){
 		"close": func(u *user, f wire.Attr) {
@@ -108,7 +108,7 @@ func TestEndOfLocks(t *testing.T) {
 	}
 }
 
-// TestLocksThatCannotBe: requests that no process makes, and more than the index remembers.
+// TestLocksThatCannotBe checks invalid requests, and more locks than the index stores.
 func TestLocksThatCannotBe(t *testing.T) {
 	r := newRig(t)
 	a := r.connect(0)
@@ -145,7 +145,7 @@ func TestLocksThatCannotBe(t *testing.T) {
 	assert.NoError(t, a.hold(f.Ino, wire.RecordLock, 0, 1<<40, many...), "what is closed counts no more")
 }
 
-// TestRandomLocks compares locks of three clients with a model that knows each byte's.
+// TestRandomLocks compares the locks of three clients with a model of each byte.
 func TestRandomLocks(t *testing.T) {
 	const clients, size, calls = 3, 24, 4000
 	seed := rand.Uint64()

@@ -10,40 +10,40 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// maxFiles is how many files a client may have open: each takes memory of the index.
+// maxFiles is the maximum number of open files of a client, since each takes memory of the index.
 const maxFiles = 1 << 16
 
-// A file is one that clients have open, or that a call holds. The file system keeps it, whatever its name.
+// A file is a file that clients have open, or that a call uses. The file system keeps it even without a name.
 type file struct {
 	x        *Index
 	ino      microfs.Ino
 	birth    uint64
 	read     *microfs.File
-	write    *microfs.File // while clients have it open for writing
-	opens    int           // of all clients
-	writers  int           // of them
-	torn     bool          // one that wrote has died
-	reopened bool          // one that writes had it open at the index before this one
-	// reserved is where the space ends that was given for appends: the largest of its sessions' ends.
+	write    *microfs.File // open while clients have it open for writing
+	opens    int           // number of opens of all clients
+	writers  int           // number of opens for writing
+	torn     bool          // a writer has died
+	reopened bool          // a writer had it open at the previous index
+	// reserved is the end of the space reserved for appends: the maximum of the sessions' ends.
 	reserved int64
 	sessions map[*session]struct{}
-	shards   shardSet // that no range may name
-	unmapped int64    // how many bytes they had, about
+	shards   shardSet // shards that possibly no range refers to
+	unmapped int64    // approximate bytes of these shards
 }
 
-// A session is what one client has open of a file.
+// A session is the state of a file that one client has open.
 type session struct {
 	client   *client
 	file     *file
 	opens    int
 	writers  int
-	reserved int64         // where the last space ends that it has and has not published; 0: it has none
-	next     int64         // where the next append into that space goes
+	reserved int64         // end of its last unpublished reservation; 0: none
+	next     int64         // offset of the next append in the reservation
 	locks    [2]wire.Locks // by wire.LockKind
-	copyOf   string        // a path of the file, by which it may have a copy; "": not asked for yet
+	copyOf   string        // path of the file, to find copies; "": not looked up yet
 }
 
-// hold returns a file, which stays until release is called.
+// hold returns a file, which is kept until release is called.
 func (x *Index) hold(ino microfs.Ino) (*file, error) {
 	f := x.files[ino]
 	if f == nil {
@@ -63,7 +63,7 @@ func (x *Index) hold(ino microfs.Ino) (*file, error) {
 	return f, nil
 }
 
-// release ends hold. The last one releases unused shards.
+// release undoes hold. The last release frees unused shards.
 func (f *file) release() error {
 	if f.opens--; f.opens > 0 {
 		return nil
@@ -73,13 +73,13 @@ func (f *file) release() error {
 	return f.read.Close()
 }
 
-// named says whether a name leads to the file.
+// named reports whether the file has a name.
 func (f *file) named() bool {
 	a, err := f.read.Stat()
 	return err == nil && a.Nlink > 0
 }
 
-// session returns what the client has open of a file. EBADF.
+// session returns the client's session of a file; EBADF if there is none.
 func (c *client) session(ino microfs.Ino, write bool) (*session, error) {
 	s := c.files[ino]
 	if s == nil || write && s.writers == 0 {
@@ -88,7 +88,7 @@ func (c *client) session(ino microfs.Ino, write bool) (*session, error) {
 	return s, nil
 }
 
-// add enters one more open of a file.
+// add records one more open of a file.
 func (c *client) add(ino microfs.Ino, write bool) (*session, error) {
 	s := c.files[ino]
 	if s == nil && len(c.files) == maxFiles {
@@ -116,7 +116,8 @@ func (c *client) add(ino microfs.Ino, write bool) (*session, error) {
 	return s, nil
 }
 
-// drop ends some opens of a session. The last one that writes marks the file complete, unless one has died, or could not publish all.
+// drop ends a number of opens of a session. The last writer marks the file complete, unless a writer has died or
+// could not publish all data.
 func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 	f := s.file
 	s.opens -= opens
@@ -141,7 +142,7 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 	return err
 }
 
-// endWriting closes a file that no client has open for writing any more.
+// endWriting closes the file for writing after the last writer.
 func (f *file) endWriting() error {
 	write, complete := f.write, !f.torn && !(f.reopened && f.x.hasUnfinished(f))
 	f.write, f.torn, f.reopened = nil, false, false
@@ -153,7 +154,7 @@ func (f *file) endWriting() error {
 	return err
 }
 
-// open opens what h is: h was opened by the file system, and is closed here.
+// open makes an opened file of the file system, h, a file of the client. It closes h.
 func (c *client) open(h *microfs.File, flags uint32) (wire.Body, error) {
 	write := wire.Writing(flags) && !h.IsDir()
 	s, err := c.add(h.Ino(), write)
@@ -167,7 +168,7 @@ func (c *client) open(h *microfs.File, flags uint32) (wire.Body, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.x.drop(s, 1, b2i(write), false))
 	}
-	if write && c.partition != wire.NoPartition { // it is about to have a shard
+	if write && c.partition != wire.NoPartition { // the client will create a shard
 		s.file.shards.add(shardKey{c.partition, answer.Attr.Cut})
 	}
 	return answer, nil

@@ -14,7 +14,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// TestPanic: a call that panics is EIO, and so is every other one from then on. One line says which call that was.
+// TestPanic checks that a call that panics returns EIO, as do all later calls, and that one message names the call.
 func TestPanic(t *testing.T) {
 	r := newRig(t)
 	u, other := r.connect(0), r.connect(1)
@@ -27,7 +27,7 @@ func TestPanic(t *testing.T) {
 	assert.Contains(t, r.lines[0], "internal error during Grow, please report it: deliberate, at nvmecr/tree/index.TestPanic")
 }
 
-// TestAdoptionPanics: what a dead process has written may make its reader panic. That is missing then, and all else goes on.
+// TestAdoptionPanics checks that a panic in the adoption of damaged data loses that data only.
 func TestAdoptionPanics(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)

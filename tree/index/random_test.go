@@ -16,15 +16,15 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// An owner is who has a byte: nobody, the index or a shard.
+// An owner says where a byte is: nowhere, in the index, or in a shard.
 type owner uint64
 
 const ownIndex owner = 1
 
 func ownRank(place, cut uint32) owner { return owner(place+2)<<32 | owner(cut) }
 
-// modelFile is a file as its readers see it. A byte is that of the last publication, or what its owner has
-// written to it since.
+// modelFile is a file as readers see it. A byte is that of the last publication, or what its owner has written in
+// place since.
 type modelFile struct {
 	attr  wire.Attr // number and birth
 	cut   uint32
@@ -55,7 +55,7 @@ func (f *modelFile) put(off int, b []byte, by owner) {
 	}
 }
 
-// A modelShard is what a rank has written to a shard.
+// A modelShard has the data that a rank has written to a shard.
 type modelShard struct{ data []byte }
 
 func (s *modelShard) put(off int, b []byte) {
@@ -68,10 +68,10 @@ type modelKey struct {
 	shard wire.Shard
 }
 
-// A modelSession is what a rank has open of a file.
+// A modelSession is a file that a rank has open.
 type modelSession struct {
 	file    *modelFile
-	attr    wire.Attr // whose cut is that of the shard
+	attr    wire.Attr // its cut is that of the shard
 	readers int
 	writers int
 	dirty   []wire.Range
@@ -83,13 +83,13 @@ type modelRank struct {
 	sessions []*modelSession
 }
 
-// A world is an index with clients, and what they should see.
+// A world is an index with clients, and the expected state.
 type world struct {
 	t      *testing.T
 	rng    *rand.Rand
 	r      *rig
 	ranks  []*modelRank
-	none   *user // who looks
+	none   *user // client for reading
 	names  map[string]*modelFile
 	shards map[modelKey]*modelShard
 	log    []string
@@ -111,7 +111,7 @@ func (w *world) connectAll() {
 	w.none = w.r.connect(wire.NoPartition)
 }
 
-// connect is how a rank begins: it says which shards there are.
+// connect starts a rank, which reports its shards.
 func (w *world) connect(place uint32) *modelRank {
 	k := &modelRank{user: w.r.connect(place)}
 	k.ok(wire.OpShards, &wire.Shards{List: k.shards()}, nil)
@@ -119,7 +119,7 @@ func (w *world) connect(place uint32) *modelRank {
 	return k
 }
 
-// shards lists what is in the partition.
+// shards lists the shards in the partition.
 func (u *user) shards() (list []wire.Shard) {
 	root, err := u.partition.OpenIno(microfs.RootIno, unix.O_RDONLY)
 	require.NoError(u.r.t, err)
@@ -134,7 +134,7 @@ func (u *user) shards() (list []wire.Shard) {
 	return list
 }
 
-// collect removes what was released, which the rank must not have open.
+// collect removes released shards, which the rank must not have open.
 func (w *world) collect(k *modelRank) {
 	for _, s := range k.collect() {
 		for _, o := range k.sessions {
@@ -148,7 +148,7 @@ func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Spr
 
 func (w *world) name() string { return string(rune('a' + w.rng.IntN(4))) }
 
-// pick returns a session of a rank, one that writes if write is set; nil if there is none.
+// pick returns a session of a rank, with write one for writing; nil if there is none.
 func (k *modelRank) pick(rng *rand.Rand, write bool) *modelSession {
 	var list []*modelSession
 	for _, s := range k.sessions {
@@ -204,14 +204,14 @@ func (w *world) bytes(n int) []byte {
 
 func (w *world) write(k *modelRank, s *modelSession, off int) {
 	b := w.bytes(1 + w.rng.IntN(6000))
-	if off < 0 { // it appends
+	if off < 0 { // an append
 		off = int(k.space(s.attr, int64(len(b))))
 		require.GreaterOrEqual(w.t, off, len(s.file.data))
 	}
 	w.note("%d writes inode %d, cut %d, %d+%d: %x", k.place, s.attr.Ino, s.attr.Cut, off, len(b), b[0])
 	k.user.write(s.attr, int64(off), string(b))
 	w.shard(k.place, s).put(off, b)
-	for i, by := range s.file.owner { // the bytes that it owns are seen at once
+	for i, by := range s.file.owner { // bytes in its shard change at once
 		if i >= off && i < off+len(b) && by == ownRank(k.place, s.attr.Cut) {
 			s.file.data[i] = b[0]
 		}
@@ -227,7 +227,7 @@ func (w *world) shard(place uint32, s *modelSession) *modelShard {
 	return w.shards[key]
 }
 
-// published is what a publication of all that s has written says, and does.
+// published publishes all data of s in the model, and returns the request.
 func (w *world) published(k *modelRank, s *modelSession) wire.Publication {
 	p := publication(s.attr, s.dirty...)
 	for _, r := range s.dirty {
@@ -252,7 +252,7 @@ func (w *world) closeOne(k *modelRank, s *modelSession) {
 	case writer && s.writers == 1 && w.rng.IntN(8) > 0:
 		c.Publication = w.published(k, s)
 	case writer && s.writers == 1:
-		s.dirty = nil // it could not publish
+		s.dirty = nil // its data could not be published
 	}
 	w.note("%d closes inode %d, writer %v", k.place, s.attr.Ino, writer)
 	k.ok(wire.OpClose, &c, nil)
@@ -318,7 +318,7 @@ func (w *world) unlink(k *modelRank) {
 	w.lose(name)
 }
 
-// writeOwn writes by way of the index.
+// writeOwn writes through the index.
 func (w *world) writeOwn() {
 	name := w.name()
 	f := w.names[name]
@@ -333,7 +333,7 @@ func (w *world) writeOwn() {
 	w.none.close(a, true)
 }
 
-// kill kills a rank, which comes back. Bytes that it has written and not published are there where nothing was.
+// kill kills a rank and starts it again. Its unpublished data is in the file where nothing was.
 func (w *world) kill(i int) {
 	k := w.ranks[i]
 	w.note("%d is killed", k.place)
@@ -346,7 +346,7 @@ func (w *world) kill(i int) {
 	w.ranks[i] = w.connect(k.place)
 }
 
-// adopted checks that a file has what shards of some partitions have where it had nothing, and expects that from now on.
+// adopted checks that a file has data from shards of some partitions where it had nothing, and updates the model.
 func (w *world) adopted(f *modelFile, places ...uint32) {
 	var o wire.File
 	w.none.ok(wire.OpOpenIno, &wire.OpenIno{Ino: f.attr.Ino}, &o)
@@ -360,7 +360,7 @@ func (w *world) adopted(f *modelFile, places ...uint32) {
 				continue
 			}
 			switch s.Kind {
-			case wire.Own: // zeros beside what the index has written
+			case wire.Own: // zeros next to data that the index has written
 				f.owner[i] = ownIndex
 				continue
 			case wire.Hole:
@@ -379,7 +379,7 @@ func (w *world) adopted(f *modelFile, places ...uint32) {
 	}
 }
 
-// wrote returns a byte of the shard of the newest cut that a partition has of a file, 0 where it has none.
+// wrote returns a byte of a partition's shard of the newest cut; 0 if there is none.
 func (w *world) wrote(f *modelFile, place uint32, i int) byte {
 	s := w.shards[modelKey{place, wire.Shard{Ino: f.attr.Ino, Birth: f.attr.Birth, Cut: f.cut}}]
 	if s == nil || i >= len(s.data) {
@@ -388,7 +388,7 @@ func (w *world) wrote(f *modelFile, place uint32, i int) byte {
 	return s.data[i]
 }
 
-// crash kills all, the index too, which comes back.
+// crash kills all processes and the index, and starts the index again.
 func (w *world) crash() {
 	w.note("all are killed")
 	w.r.x.Close()
@@ -398,7 +398,7 @@ func (w *world) crash() {
 	}
 	w.connectAll()
 	for name, f := range w.names {
-		if !w.none.stat(name).Closed { // what was complete stays as it is
+		if !w.none.stat(name).Closed { // complete files are not changed
 			w.adopted(f, 0, 1, 2)
 		}
 	}
@@ -438,7 +438,7 @@ func (w *world) step() {
 	}
 }
 
-// verify compares every file that somebody can see.
+// verify compares every file that a client can see.
 func (w *world) verify() {
 	for name, f := range w.names {
 		w.same(f, w.none.read(name))
@@ -459,7 +459,7 @@ func (w *world) same(f *modelFile, got string) {
 	}
 }
 
-// end closes and removes everything, after which nothing is left of any file.
+// end closes and removes all files, and checks that nothing is left.
 func (w *world) end() {
 	for _, k := range w.ranks {
 		for len(k.sessions) > 0 {
@@ -472,7 +472,7 @@ func (w *world) end() {
 	}
 	for _, k := range w.ranks {
 		w.collect(k)
-		k.ok(wire.OpShards, &wire.Shards{List: k.shards()}, nil) // what was written and never published
+		k.ok(wire.OpShards, &wire.Shards{List: k.shards()}, nil) // reports shards whose data was never published
 		w.collect(k)
 		assert.Empty(w.t, k.shards(), "partition %d", k.place)
 	}

@@ -8,21 +8,22 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// promptRelease is from how many bytes on, about, released shards are removed at once. Fewer wait until something is synced anyway: a sync
-// for each small file would take longer than the removal.
+// promptRelease is the approximate number of bytes from which on released shards are removed at once. Fewer bytes
+// wait for the next sync: a sync for each small file would take longer than its removal.
 const promptRelease = 16 << 20
 
-// maxQueue is how many shards wait for the client of a partition to remove them. More are found by its next Shards.
+// maxQueue is the maximum number of shards queued for removal by a client. Further ones are found by its next Shards
+// request.
 const maxQueue = 1 << 20
 
-// A shardKey is a shard of a file that is known.
+// A shardKey identifies a shard of a given file.
 type shardKey struct{ place, cut uint32 }
 
 func (k shardKey) compare(o shardKey) int {
 	return cmp.Or(cmp.Compare(k.place, o.place), cmp.Compare(k.cut, o.cut))
 }
 
-// A shardSet is some shards of one file, in order. Most have one, and there may be millions of them.
+// A shardSet is a sorted set of shards of one file. Most sets have one element, and there may be millions of sets.
 type shardSet []shardKey
 
 func (s *shardSet) add(k shardKey) {
@@ -37,7 +38,7 @@ func (s *shardSet) remove(k shardKey) {
 	}
 }
 
-// noteUnmapped notes the shards mapped in a part of the file that is about to be unmapped: they may be orphans then.
+// noteUnmapped records the shards mapped in a range that is about to be unmapped: they may become orphans.
 func (f *file) noteUnmapped(off, n int64) error {
 	return f.placed(off, n, func(k shardKey, bytes int64) bool {
 		f.shards.add(k)
@@ -62,7 +63,7 @@ func (f *file) sweep() {
 	}
 	var orphans, rest shardSet
 	for _, k := range f.shards {
-		if k.cut == a.Cut { // it may be written to again
+		if k.cut == a.Cut { // its rank may write to it again
 			orphans = append(orphans, k)
 		} else {
 			rest = append(rest, k)
@@ -74,7 +75,7 @@ func (f *file) sweep() {
 	f.free(rest, f.unmapped)
 }
 
-// freeAll releases all shards. Those that no range names have hardly any bytes.
+// freeAll releases all shards. Shards that no range refers to have hardly any bytes, so they count as empty.
 func (f *file) freeAll() {
 	unnamed := f.shards
 	f.shards, f.unmapped = nil, 0
@@ -88,7 +89,8 @@ func (f *file) freeAll() {
 	f.free(unnamed, 0)
 }
 
-// dropNamed forgets the shards that ranges of the file name. It reports false if it does not know.
+// dropNamed removes, from the set of unmapped shards, those that ranges of the file still refer to. It returns false
+// on an error.
 func (f *file) dropNamed() bool {
 	err := f.placed(0, math.MaxInt64, func(k shardKey, _ int64) bool {
 		f.shards.remove(k)
@@ -97,7 +99,7 @@ func (f *file) dropNamed() bool {
 	return err == nil
 }
 
-// free tells the clients that have the partitions to remove shards, which have so many bytes, or more.
+// free requests the clients of the partitions to remove shards. bytes is their approximate size.
 func (f *file) free(set shardSet, bytes int64) {
 	for _, k := range set {
 		if c := f.x.places[k.place]; c != nil {
@@ -106,7 +108,7 @@ func (f *file) free(set shardSet, bytes int64) {
 	}
 }
 
-// release tells the client to remove a shard of so many bytes.
+// release requests the client to remove a shard of about so many bytes.
 func (c *client) release(s wire.Shard, bytes int64) {
 	if len(c.queue) < maxQueue {
 		c.queue, c.queued = append(c.queue, s), c.queued+min(bytes, promptRelease)
@@ -114,16 +116,16 @@ func (c *client) release(s wire.Shard, bytes int64) {
 	}
 }
 
-// hurry has the next answer tell what waits to be released.
-func (c *client) hurry() {
+// sendReleases makes the next answer include queued releases.
+func (c *client) sendReleases() {
 	if len(c.queue) > 0 {
 		c.queued = promptRelease
 	}
 }
 
-// releases takes shards from the queue of a client, for an answer. What has made them of no use is durable then:
-// after a loss of power a range could name them again. Few small ones wait until something is synced, or until the client
-// asks how much space there is, or takes leave.
+// releases takes shards from the queue of a client for an answer. It first makes the changes durable that made these
+// shards unused: after a power loss a range could refer to them again. A few small shards wait for another sync, or
+// until the client requests the free space or says Goodbye.
 func (c *client) releases() []wire.Shard {
 	x := c.x
 	if len(c.queue) == 0 {
@@ -140,7 +142,7 @@ func (c *client) releases() []wire.Shard {
 	return list
 }
 
-// inspect decides about a shard that a partition has.
+// inspect decides whether a shard that a partition has is unused.
 func (c *client) inspect(s wire.Shard) error {
 	x := c.x
 	x.mu.Lock()
@@ -153,7 +155,7 @@ func (c *client) inspect(s wire.Shard) error {
 		return err
 	}
 	if err == nil {
-		defer f.release() // it is only read
+		defer f.release() // only read
 	}
 	if err == nil && f.birth == s.Birth {
 		f.shards.add(shardKey{c.partition, s.Cut})

@@ -12,7 +12,8 @@ import (
 
 func shardOf(a wire.Attr) []wire.Shard { return []wire.Shard{{Ino: a.Ino, Birth: a.Birth, Cut: a.Cut}} }
 
-// f was made by a and has bytes of its. What is done to it releases a's shard, at once or when it is closed.
+// TestReleases makes calls on a file with data of client a: each releases the shard of a, at once or at the last
+// close.
 func TestReleases(t *testing.T) {
 	truncate := func(u *user, size int64) {
 		u.ok(wire.OpTruncate, &wire.Truncate{Name: at("f"), Size: size}, &wire.AttrAnswer{})
@@ -101,7 +102,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// What the client of a partition has to remove it learns by Shards, too: nobody was there who could be told.
+// TestShards checks that the answers to Shards have releases for which there was no client before.
 func TestShards(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -121,7 +122,7 @@ func TestShards(t *testing.T) {
 	}
 	otherBirth := shardOf(kept)[0]
 	otherBirth.Birth++
-	laterCut := shardOf(kept)[0] // the cut was lost with the power
+	laterCut := shardOf(kept)[0] // the truncation was lost with the power
 	laterCut.Cut++
 	list = append(list, otherBirth, laterCut)
 

@@ -19,8 +19,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// hang is how long a test waits for what has to come.
-const hang = 2 * time.Minute
+// testTimeout is how long a test waits for an event that has to happen.
+const testTimeout = 2 * time.Minute
 
 var testRun = uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -33,7 +33,7 @@ type rig struct {
 	opts   Options
 	places map[uint32]*microfs.FS // partitions of ranks, mounted for writing
 	mu     sync.Mutex
-	lines  []string // that were logged
+	lines  []string // logged messages
 }
 
 func partition(t testing.TB, ranges bool) nvmf.Device {
@@ -57,7 +57,7 @@ func mount(t testing.TB, dev nvmf.Device) *microfs.FS {
 
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, dev: partition(t, true), places: map[uint32]*microfs.FS{}}
-	r.opts = Options{Format: 2, Run: testRun, Timeout: 2 * hang, Logf: r.logf,
+	r.opts = Options{Format: 2, Run: testRun, Timeout: 2 * testTimeout, Logf: r.logf,
 		Adopt: func(_ context.Context, place uint32) (*microfs.FS, func(), error) {
 			return r.place(place), func() {}, nil
 		}}
@@ -106,16 +106,16 @@ type user struct {
 	served    chan error
 	removed   []wire.Shard
 	partition *microfs.FS
-	ended     atomic.Bool // its process
+	ended     atomic.Bool // whether its process has ended
 }
 
-// far is the index's end of a connection.
-type far struct {
+// indexConn is the index's end of a connection.
+type indexConn struct {
 	net.Conn
 	u *user
 }
 
-func (f far) Ended() bool { return f.u.ended.Load() }
+func (f indexConn) Ended() bool { return f.u.ended.Load() }
 
 // sharing is the client's end, where both share memory.
 type sharing struct {
@@ -133,8 +133,8 @@ func (r *rig) dial(place uint32) *user {
 	if place == wire.NoPartition { // as a process of the index's host has it
 		window = make([]byte, wire.MaxData)
 	}
-	u.conn = wire.NewConn(sharing{near, window}, hang, func(list []wire.Shard) { u.removed = append(u.removed, list...) })
-	go func(x *Index) { u.served <- x.Serve(far{there, u}, window) }(r.x)
+	u.conn = wire.NewConn(sharing{near, window}, testTimeout, func(list []wire.Shard) { u.removed = append(u.removed, list...) })
+	go func(x *Index) { u.served <- x.Serve(indexConn{there, u}, window) }(r.x)
 	return u
 }
 
@@ -152,7 +152,7 @@ func (r *rig) connect(place uint32) *user {
 	return u
 }
 
-// kill ends the connection without Goodbye.
+// kill closes the connection without Goodbye.
 func (u *user) kill() {
 	_ = u.conn.Close()
 	<-u.served
@@ -198,7 +198,7 @@ func publication(a wire.Attr, ranges ...wire.Range) wire.Publication {
 	return p
 }
 
-// put writes to the shard and publishes that.
+// put writes to the shard and publishes the data.
 func (u *user) put(a wire.Attr, off int64, data string) {
 	u.r.t.Helper()
 	u.write(a, off, data)
@@ -211,7 +211,7 @@ func (u *user) close(a wire.Attr, writer bool) {
 	u.ok(wire.OpClose, &wire.Close{Writer: writer, Publication: wire.Publication{Ino: a.Ino}}, nil)
 }
 
-// create makes a file with content.
+// create creates a file with content.
 func (u *user) create(path, data string) wire.Attr {
 	u.r.t.Helper()
 	a := u.open(path, unix.O_RDWR|unix.O_CREAT)
@@ -237,7 +237,7 @@ func (u *user) segments(ino microfs.Ino) (wire.Attr, []wire.Segment) {
 	return f.Attr, f.Segments
 }
 
-// content returns the bytes of an open file, from wherever they are.
+// content returns the content of an open file, from shards and index.
 func (u *user) content(ino microfs.Ino) string {
 	u.r.t.Helper()
 	a, segments := u.segments(ino)
@@ -265,7 +265,7 @@ func (u *user) content(ino microfs.Ino) string {
 	return string(b)
 }
 
-// read opens a file and returns what is in it.
+// read opens a file and returns its content.
 func (u *user) read(path string) string {
 	u.r.t.Helper()
 	a := u.open(path, unix.O_RDONLY)
@@ -283,7 +283,7 @@ func (u *user) collect() []wire.Shard {
 	list := u.removed
 	u.removed = nil
 	for _, s := range list {
-		_ = u.partition.Unlink(microfs.RootIno, s.Name()) // one that was never written is not there
+		_ = u.partition.Unlink(microfs.RootIno, s.Name()) // an unwritten shard does not exist
 	}
 	return list
 }

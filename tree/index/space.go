@@ -8,10 +8,11 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// statFSCall tells of the space of all partitions.
+// statFSCall returns the space of all partitions.
 type statFSCall struct{ answer wire.StatFS }
 
-// before looks at the partitions, which needs no lock of the index: again, where some were made meanwhile.
+// before reads the space of the partitions without the lock of the index. It repeats that if partitions were created
+// meanwhile.
 func (r *statFSCall) before(c *client) error {
 	for begun := -1; begun != c.x.growthsBegun(); {
 		begun = c.x.growthsBegun()
@@ -23,18 +24,18 @@ func (r *statFSCall) before(c *client) error {
 }
 
 func (r *statFSCall) run(c *client) (wire.Body, error) {
-	c.hurry() // it may need what it can remove
+	c.sendReleases() // the client may need space that it can free
 	return &r.answer, nil
 }
 
-// growthsBegun returns how often partitions were made, after the last time has ended.
+// growthsBegun returns the number of calls of Options.Grow, after the last one has ended.
 func (x *Index) growthsBegun() int {
 	x.growing.Lock()
 	defer x.growing.Unlock()
 	return x.growths
 }
 
-// rankSpace is Options.Space.
+// rankSpace calls Options.Space.
 func (x *Index) rankSpace() (total, free nvmf.Bytes) {
 	if x.opts.Space == nil {
 		return 0, 0
@@ -46,7 +47,7 @@ func (x *Index) rankSpace() (total, free nvmf.Bytes) {
 	return total, free
 }
 
-// addSpace adds the space of other partitions, where nobody can have any who has that of s. Blocks become larger where there are too many to be counted.
+// addSpace adds the space of other partitions to s. If the number of blocks would overflow, blocks become larger.
 func addSpace(s *microfs.StatFS, total, free nvmf.Bytes) {
 	block := s.Hugeblock
 	total += nvmf.Bytes(s.Blocks) * block

@@ -10,7 +10,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// TestSpaceWhileTheStoreGrows: what the index's partition gives to ranks is not missing from the space of both.
+// TestSpaceWhileTheStoreGrows checks that the total space is right while the index's partition gives space to ranks.
 func TestSpaceWhileTheStoreGrows(t *testing.T) {
 	r := newRig(t)
 	r.stop()

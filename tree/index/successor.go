@@ -35,10 +35,10 @@ func (r *reopenCall) run(c *client) (wire.Body, error) {
 	if a.Closed {
 		return nil, nil
 	}
-	return nil, f.write.MapRanges(nil, 0, a.Mtime) // it was written to: the last close makes it complete
+	return nil, f.write.MapRanges(nil, 0, a.Mtime) // it was written to; the last close will mark it complete
 }
 
-// resume notes that the client lives and still writes the file.
+// resume records that the client is alive and still writes the file.
 func (c *client) resume(r *wire.Reopen) {
 	set := slices.DeleteFunc(c.x.unfinished[r.Ino], func(k shardKey) bool { return k.place == c.partition })
 	if c.x.unfinished[r.Ino] = set; len(set) == 0 {
@@ -46,7 +46,7 @@ func (c *client) resume(r *wire.Reopen) {
 	}
 }
 
-// noteUnfinished notes a shard that its process had open, unless the process has reconnected.
+// noteUnfinished records a shard that its process had open, unless the process has reconnected.
 func (x *Index) noteUnfinished(partition uint32, s wire.Shard) {
 	if c := x.places[partition]; c != nil && c.files[s.Ino] != nil && c.files[s.Ino].writers > 0 {
 		return
@@ -56,8 +56,9 @@ func (x *Index) noteUnfinished(partition uint32, s wire.Shard) {
 	x.unfinished[s.Ino] = set
 }
 
-// looking returns an adoption in which it turns out who died with the index before this one, as an error, until all have ended.
-func (x *Index) looking() error {
+// pendingSearch returns, as an error, an adoption that determines which processes died with the previous index; nil after
+// all have ended.
+func (x *Index) pendingSearch() error {
 	for a := range x.adoptions {
 		if a.files == nil {
 			return a
@@ -66,8 +67,9 @@ func (x *Index) looking() error {
 	return nil
 }
 
-// hasUnfinished says whether a writer of the file has not reconnected, or may not have: the writer is dead, or has made no call yet.
+// hasUnfinished reports whether a writer of the file may not have reconnected: the writer is dead, or has made no
+// call yet.
 func (x *Index) hasUnfinished(f *file) bool {
 	a, err := f.read.Stat()
-	return x.blind || x.looking() != nil || slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })
+	return x.searchFailed || x.pendingSearch() != nil || slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })
 }

@@ -14,8 +14,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// comeBack is what a client does whose index was killed.
-func (r *rig) comeBack(place uint32) *user {
+// reconnect reconnects a client whose index was killed.
+func (r *rig) reconnect(place uint32) *user {
 	u := r.dial(place)
 	h := u.hello()
 	h.Before = uuid.New()
@@ -28,7 +28,8 @@ func reopen(a wire.Attr) *wire.Reopen {
 	return &wire.Reopen{Ino: a.Ino, Birth: a.Birth, Opens: 1, Writers: 1}
 }
 
-// What depends on what others had not told waits until that is known, and nothing else does.
+// TestSuccessorsWait checks that calls which depend on unpublished data of others wait until its adoption, and other
+// calls do not.
 func TestSuccessorsWait(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)
@@ -39,7 +40,7 @@ func TestSuccessorsWait(t *testing.T) {
 	r.start()
 	letGo := adopting(r)
 	r.x.Adopt(0)
-	b = r.comeBack(1)
+	b = r.reconnect(1)
 	b.ok(wire.OpReopen, reopen(f), nil)
 	b.put(f, 8, "b")
 	answers := make(chan wire.Space)
@@ -52,7 +53,7 @@ func TestSuccessorsWait(t *testing.T) {
 		select {
 		case <-answers:
 			t.Fatal("it has not waited")
-		case <-time.After(20 * time.Millisecond): // not a bet: a call that waits longer is right, too
+		case <-time.After(20 * time.Millisecond): // a call that returns later passes, too
 		}
 	}
 	waits()
@@ -69,13 +70,14 @@ func TestSuccessorsWait(t *testing.T) {
 	letGo(nil)
 	<-answers
 	assert.False(t, b.stat("f").Closed, "the other one has not come back")
-	a = r.comeBack(0)
+	a = r.reconnect(0)
 	a.ok(wire.OpReopen, reopen(f), nil)
 	a.close(f, true)
 	assert.True(t, a.stat("f").Closed)
 }
 
-// A file that is closed before it is known who died with the index is closed whatever comes of that, and not complete.
+// TestNobodyKeepsAFileOpen checks that a file which is closed before the adoptions have ended is closed in any case,
+// and incomplete.
 func TestNobodyKeepsAFileOpen(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, b *user, f wire.Attr){
 		"close": func(t *testing.T, b *user, f wire.Attr) {
@@ -103,7 +105,7 @@ func TestNobodyKeepsAFileOpen(t *testing.T) {
 			letGo := adopting(r)
 			r.x.opts.Timeout = 20 * time.Millisecond
 			r.x.Adopt(0)
-			b = r.comeBack(1)
+			b = r.reconnect(1)
 			b.ok(wire.OpReopen, reopen(f), nil)
 			leave(t, b, f)
 			letGo(nil)
@@ -115,7 +117,8 @@ func TestNobodyKeepsAFileOpen(t *testing.T) {
 	}
 }
 
-// Where nobody knows who died with the index, no file is complete that was open then, and none is appended to. One that is opened anew is as ever.
+// TestBlindSuccessor checks that, if the adoptions fail, files that were open are neither complete nor appended to.
+// Other files are not affected.
 func TestBlindSuccessor(t *testing.T) {
 	r := newRig(t)
 	f := r.connect(1).open("f", unix.O_RDWR|unix.O_CREAT)
@@ -124,7 +127,7 @@ func TestBlindSuccessor(t *testing.T) {
 	letGo := adopting(r)
 	r.x.Adopt(0)
 	letGo(errors.New("the target does not answer"))
-	b := r.comeBack(1)
+	b := r.reconnect(1)
 	b.ok(wire.OpReopen, reopen(f), nil)
 	b.put(f, 0, "bbbb")
 	for op, request := range map[wire.Op]wire.Body{
@@ -132,7 +135,7 @@ func TestBlindSuccessor(t *testing.T) {
 	} {
 		err := b.conn.Call(op, request, nil)
 		assert.ErrorIs(t, err, syscall.EIO)
-		assert.ErrorContains(t, err, "nobody knows where the file ends")
+		assert.ErrorContains(t, err, "the end of the file is unknown")
 	}
 	b.close(f, true)
 	assert.False(t, b.stat("f").Closed)
@@ -144,7 +147,7 @@ func TestBlindSuccessor(t *testing.T) {
 
 func TestReopen(t *testing.T) {
 	r := newRig(t)
-	a := r.comeBack(0)
+	a := r.reconnect(0)
 	f := a.create("f", "text")
 	for name, c := range map[string]struct {
 		change func(*wire.Reopen)
@@ -173,7 +176,8 @@ func TestReopen(t *testing.T) {
 	assert.ErrorIs(t, a.conn.Call(wire.OpClose, &wire.Close{Publication: wire.Publication{Ino: f.Ino}}, nil), syscall.EBADF)
 }
 
-// Who comes back to a partition that another one has by then has lost it, and who was sent away by this index has, too.
+// TestWhoMayComeBack checks that a client which reconnects has lost its partition if another client has it, or if
+// this index had closed its connection.
 func TestWhoMayComeBack(t *testing.T) {
 	r := newRig(t)
 	var welcome wire.Welcome
@@ -195,5 +199,5 @@ func TestWhoMayComeBack(t *testing.T) {
 	h.Before = welcome.Index
 	assert.ErrorIs(t, u.conn.Call(wire.OpHello, h, &wire.Welcome{}), syscall.ESTALE)
 	u.kill()
-	r.comeBack(0)
+	r.reconnect(0)
 }

@@ -11,11 +11,11 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// Sweep removes unused shards from a partition, which the caller has mounted for writing. Its rank may be one of an earlier run, to
-// which nobody can tell what the index has released since.
+// Sweep removes unused shards from a partition, which the caller has mounted for writing. The rank of the partition
+// may belong to an earlier run, and does not receive releases.
 func (x *Index) Sweep(partition uint32, fs *microfs.FS) error {
 	x.mu.Lock()
-	err := x.sync() // after a loss of power a range could name them again
+	err := x.sync() // after a power loss a range could refer to them again
 	x.mu.Unlock()
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func shardsIn(fs *microfs.FS) (shards []wire.Shard, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close() // it was only read
+	defer root.Close() // only read
 	names, err := root.ReadDir("", 0)
 	for _, n := range names {
 		if s, ok := wire.ParseShard(n.Name); ok {
@@ -45,7 +45,8 @@ func shardsIn(fs *microfs.FS) (shards []wire.Shard, err error) {
 	return shards, err
 }
 
-// needs says whether a shard is of a file that there is, and of its cut or named by a range. In doubt it is.
+// needs reports whether the file of a shard exists, and has the cut of the shard or refers to it. On an error it
+// returns true.
 func (x *Index) needs(partition uint32, s wire.Shard) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -53,7 +54,7 @@ func (x *Index) needs(partition uint32, s wire.Shard) bool {
 	if err != nil {
 		return !errors.Is(err, syscall.ESTALE)
 	}
-	defer f.release() // it is only read
+	defer f.release() // only read
 	a, err := f.attr()
 	if err != nil || f.birth != s.Birth {
 		return err != nil

@@ -10,7 +10,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// TestSweep: of the shards of a rank that is no more those go whose file is gone, or was cut and does not name them.
+// TestSweep checks that unused shards of a former rank are removed: those of removed files, and of earlier cuts
+// without references.
 func TestSweep(t *testing.T) {
 	r := newRig(t)
 	a, b := r.connect(0), r.connect(1)

@@ -5,7 +5,7 @@ import "runtime"
 // A call whose result must be durable before its answer sets Index.needsSync, and is answered after a sync. A sync may take
 // longer than ten calls, so all calls that have run before a sync begins share it.
 
-// deferSync returns the number of the call that has run if it is to be durable, else 0. The caller holds mu.
+// deferSync returns the number of the call that has run if it must be durable, otherwise 0. The caller holds mu.
 func (x *Index) deferSync() uint64 {
 	if !x.needsSync {
 		return 0
@@ -24,7 +24,7 @@ func (x *Index) awaitSync(number uint64) error {
 	if number <= x.syncsDone.Load() {
 		return nil
 	}
-	runtime.Gosched() // calls that wait for mu run first, and share this sync
+	runtime.Gosched() // let calls that wait for mu run first, and share this sync
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.sync()
@@ -39,7 +39,7 @@ func (x *Index) sync() error {
 	return err
 }
 
-// synced notes that everything is durable. The caller holds mu.
+// synced records that everything is durable.
 func (x *Index) synced() {
 	x.unsynced, x.needsSync = false, false
 	x.syncsDone.Store(x.syncsRequested)

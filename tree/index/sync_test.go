@@ -25,7 +25,7 @@ func newVolatileRig(t *testing.T) (*rig, *blocktest.Faulty) {
 	return r, dev
 }
 
-// A close that publishes is durable before it is answered, after one flush.
+// TestSyncs checks that a publishing close is durable before its answer, by one flush.
 func TestSyncs(t *testing.T) {
 	r, dev := newVolatileRig(t)
 	a := r.connect(0)
@@ -53,8 +53,8 @@ func TestSyncs(t *testing.T) {
 	assert.True(t, a.stat("f").Closed)
 }
 
-// What a rank is to remove costs a sync where that gives much space back, where it is much, or where the rank asks for space; else it
-// comes with the sync of another call.
+// TestReleasesSync checks that releases cost a sync if they free much space, if there are many, or if the rank
+// requests the free space. Otherwise they wait for the sync of another call.
 func TestReleasesSync(t *testing.T) {
 	r, dev := newVolatileRig(t)
 	a, b := r.connect(0), r.connect(1)

@@ -10,9 +10,9 @@ import (
 
 // Welcome answers Hello.
 type Welcome struct {
-	Timeout    time.Duration // of the run
-	Partitions uint32        // of the store
-	Index      uuid.UUID     // which one it is
+	Timeout    time.Duration // time-out of the run
+	Partitions uint32        // number of partitions of the store
+	Index      uuid.UUID     // id of the index
 	DataCRC    bool          // data is checksummed
 }
 
@@ -23,8 +23,8 @@ func (a *Welcome) fields(c *codec) {
 	c.truth(&a.DataCRC)
 }
 
-// File answers Open, OpenIno and Map: segments in order, without gaps. More says that there are more behind
-// the last one, before the end of what was asked for, or of the file.
+// File answers Open, OpenIno and Map: segments in order, without gaps. More means that there are further segments
+// before the end of the requested range, or of the file.
 type File struct {
 	Attr     Attr
 	Segments []Segment
@@ -42,7 +42,7 @@ type AttrAnswer struct{ Attr Attr }
 
 func (a *AttrAnswer) fields(c *codec) { a.Attr.fields(c) }
 
-// Space answers Append: it is the client's alone. Less than was asked for where Most is in the way.
+// Space answers Append: the space reserved for the client. It is shorter than requested if it reaches Most.
 type Space struct{ Off, Len int64 }
 
 func (a *Space) fields(c *codec) {
@@ -50,7 +50,7 @@ func (a *Space) fields(c *codec) {
 	u64(c, &a.Len)
 }
 
-// Written answers Write. Where N is less than was to be written, the rest is to be tried again, to learn why.
+// Written answers Write. If N is less than requested, the client tries to write the rest, to get the error.
 type Written struct {
 	Off  int64
 	N    uint32
@@ -63,12 +63,12 @@ func (a *Written) fields(c *codec) {
 	a.Attr.fields(c)
 }
 
-// Data answers Read. It is read into the memory that Bytes has. Less than was asked for is the end of the file.
+// Data answers Read. It is read into the memory of Bytes. A short answer is the end of the file.
 type Data struct{ Bytes []byte }
 
 func (a *Data) fields(c *codec) { c.data(&a.Bytes) }
 
-// Entries answers ReadDir. None: there are no more.
+// Entries answers ReadDir. An empty list is the end.
 type Entries struct{ List []microfs.Dirent }
 
 func (a *Entries) fields(c *codec) { list(c, &a.List, MaxEntries, 14, entry) }
@@ -84,7 +84,7 @@ type Text struct{ Text string }
 
 func (a *Text) fields(c *codec) { c.text(&a.Text) }
 
-// Conflict answers Lock: the lock that is in the way of a test, if there is one, and the process that has it.
+// Conflict answers Lock: the lock that conflicts with a test, if any, and the process that has it.
 type Conflict struct {
 	There bool
 	Locked

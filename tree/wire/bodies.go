@@ -12,11 +12,11 @@ import (
 type Hello struct {
 	Format    uint32 // version of the store's format
 	Run       uuid.UUID
-	Partition uint32 // that the client writes, or NoPartition
+	Partition uint32 // partition that the client writes, or NoPartition
 	PID       uint32
 	Host      string
-	Cred      microfs.Cred // who calls, until SetCred
-	// Before is the index that the client comes from, which was killed; zero for a client that has just started.
+	Cred      microfs.Cred // credentials of calls until SetCred
+	// Before is the killed index to which the client was connected; zero for a client that has just started.
 	Before uuid.UUID
 }
 
@@ -30,7 +30,7 @@ func (h *Hello) fields(c *codec) {
 	c.array(h.Before[:])
 }
 
-// Cred is who calls from now on: the request of SetCred.
+// Cred has the credentials of later calls: the request of SetCred.
 type Cred struct{ microfs.Cred }
 
 func (r *Cred) fields(c *codec) { c.cred(&r.Cred) }
@@ -48,7 +48,7 @@ func (r *Open) fields(c *codec) {
 	u32(c, &r.Mode)
 }
 
-// OpenIno opens a file by its number.
+// OpenIno opens a file by its inode number.
 type OpenIno struct {
 	Ino   microfs.Ino
 	Flags uint32
@@ -59,12 +59,14 @@ func (r *OpenIno) fields(c *codec) {
 	u32(c, &r.Flags)
 }
 
-// Keep keeps a file that the client has open until somebody opens it by its number, whatever becomes of its names and of the client. EBADF.
+// Keep keeps a file that the client has open until another client opens it by its inode number, even if its names are
+// removed and the client ends. EBADF.
 type Keep struct{ Ino microfs.Ino }
 
 func (r *Keep) fields(c *codec) { u64(c, &r.Ino) }
 
-// Reopen opens what the client had open at an index that was killed: so often, and of that so often for writing. ESTALE where it is gone.
+// Reopen opens a file that the client had open at a killed index, with the number of opens and of opens for writing.
+// ESTALE if the file no longer exists.
 type Reopen struct {
 	Ino            microfs.Ino
 	Birth          uint64
@@ -78,14 +80,14 @@ func (r *Reopen) fields(c *codec) {
 	u32(c, &r.Writers)
 }
 
-// A Publication says what the client has written to its shard of a file and made durable there.
+// A Publication lists ranges that the client has written to its shard of a file and made durable there.
 type Publication struct {
 	Ino     microfs.Ino
 	Birth   uint64
-	Cut     uint32 // of the shard
-	Size    int64  // of the file, at least
+	Cut     uint32 // cut of the shard
+	Size    int64  // minimum size of the file
 	Mtime   time.Time
-	Durable bool // also past a loss of power
+	Durable bool // must survive a power loss
 	Ranges  []Range
 }
 
@@ -99,10 +101,10 @@ func (r *Publication) fields(c *codec) {
 	list(c, &r.Ranges, MaxRanges, rangeSize, func(c *codec, v *Range) { v.fields(c) })
 }
 
-// Close ends one Open, and publishes before, unless there are no ranges. Whatever the answer is, the file is closed.
+// Close ends one Open. If there are ranges it publishes them first. The file is closed whatever the answer is.
 type Close struct {
-	Writer bool // it was open for writing
-	Failed bool // and what was written is not all published: the file is not complete
+	Writer bool // the file was open for writing
+	Failed bool // some written data is not published: the file is not complete
 	Publication
 }
 
@@ -112,7 +114,7 @@ func (r *Close) fields(c *codec) {
 	r.Publication.fields(c)
 }
 
-// Map asks where the bytes of a part of an open file are.
+// Map requests the segments of a range of an open file.
 type Map struct {
 	Ino      microfs.Ino
 	Off, Len int64
@@ -139,7 +141,7 @@ func (r *Append) fields(c *codec) {
 // AtEnd is the offset of a Write that appends.
 const AtEnd = -1
 
-// Write writes to the index's own partition. Nothing is written at or beyond Most.
+// Write writes to the index's partition. Nothing is written at or beyond Most.
 type Write struct {
 	Ino        microfs.Ino
 	Off, Limit int64
@@ -153,8 +155,8 @@ func (r *Write) fields(c *codec) {
 	c.data(&r.Data)
 }
 
-// Read reads bytes that are the index's own, EAGAIN where some are not: the map has changed; or with OpReadCopy those of a copy of the file, ENOENT where there is
-// none of the file as it is.
+// Read reads data from the index's partition; EAGAIN if some of the data is elsewhere, since the layout has changed.
+// With OpReadCopy it reads from a copy of the file; ENOENT if there is none of the file's present version.
 type Read struct {
 	Ino microfs.Ino
 	Off int64
@@ -167,7 +169,7 @@ func (r *Read) fields(c *codec) {
 	u32(c, &r.Len)
 }
 
-// Stat asks for attributes.
+// Stat requests attributes.
 type Stat struct {
 	Name
 	Follow bool
@@ -218,7 +220,7 @@ const (
 	ZeroKeepSize Mode = 3
 )
 
-// Allocate is fallocate(2) of an open file.
+// Allocate is fallocate(2) on an open file.
 type Allocate struct {
 	Ino      microfs.Ino
 	Mode     Mode
@@ -232,7 +234,7 @@ func (r *Allocate) fields(c *codec) {
 	u64(c, &r.Len)
 }
 
-// ReadDir asks for names of an open directory behind After, at most N of them.
+// ReadDir requests at most N names of an open directory behind After.
 type ReadDir struct {
 	Ino   microfs.Ino
 	After string
@@ -245,7 +247,7 @@ func (r *ReadDir) fields(c *codec) {
 	u32(c, &r.N)
 }
 
-// Access asks whether a user may use a file.
+// Access checks permissions of a user for a file.
 type Access struct {
 	Name
 	Mode   uint32
@@ -260,7 +262,7 @@ func (r *Access) fields(c *codec) {
 	c.cred(&r.Who)
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 type Mkdir struct {
 	Name
 	Mode uint32
@@ -306,7 +308,7 @@ func (r *Link) fields(c *codec) {
 	c.truth(&r.Follow)
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link.
 type Symlink struct {
 	Target string
 	Name
@@ -317,18 +319,18 @@ func (r *Symlink) fields(c *codec) {
 	c.name(&r.Name)
 }
 
-// Readlink asks what a symbolic link says.
+// Readlink requests the target of a symbolic link.
 type Readlink struct{ Name }
 
 func (r *Readlink) fields(c *codec) { c.name(&r.Name) }
 
-// Path asks for the path of a directory, if Path is empty, or for one without symbolic links.
+// Path requests the path of a directory if Path is empty, otherwise the path without symbolic links.
 type Path struct{ Name }
 
 func (r *Path) fields(c *codec) { c.name(&r.Name) }
 
-// Lock makes what the client has locked of [Start, End) of an open file what Hold says, which is in order and does not
-// overlap. EAGAIN where a lock of another client is in the way. A test changes nothing, and returns that lock.
+// Lock replaces the client's locks in [Start, End) of an open file by Hold, which is in order and does not overlap.
+// EAGAIN if a lock of another client conflicts. A test changes nothing, and returns that lock.
 type Lock struct {
 	Ino        microfs.Ino
 	Kind       LockKind
@@ -346,14 +348,14 @@ func (r *Lock) fields(c *codec) {
 	c.truth(&r.Test)
 }
 
-// Shards says which shards there are in the client's partition. Those to remove come with this answer and the next ones.
+// Shards lists the shards in the client's partition. The shards to remove come with this answer and the next ones.
 type Shards struct{ List []Shard }
 
 func (r *Shards) fields(c *codec) {
 	list(c, &r.List, MaxShards, shardSize, func(c *codec, v *Shard) { v.fields(c) })
 }
 
-// Grow asks for so many partitions, and says how many there are.
+// Grow requests a minimum number of partitions; its answer is the number that exist.
 type Grow struct{ Partitions uint32 }
 
 func (r *Grow) fields(c *codec) { u32(c, &r.Partitions) }

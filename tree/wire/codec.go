@@ -8,24 +8,24 @@ import (
 	"nvmecr/microfs"
 )
 
-// A Body is the fields of a request or an answer.
+// A Body has the fields of a request or an answer.
 type Body interface {
-	// fields tells c each field in turn. The same method writes and reads, so that both agree.
+	// fields passes each field to c in turn. The same method encodes and decodes, so that both agree.
 	fields(c *codec)
 }
 
-// A codec writes fields behind b, or reads them from its beginning. After an error fields are zero.
+// A codec appends fields to b, or reads them from its beginning. After an error all fields are zero.
 type codec struct {
 	b       []byte
 	reading bool
 	err     error
-	window  []byte // that has the data; nil: the message has
+	window  []byte // shared memory with the data; nil: data is in the message
 }
 
-// read begins to read what is in b.
+// read starts to decode b.
 func (c *codec) read(b []byte) { *c = codec{b: b, reading: true, window: c.window} }
 
-// encode makes a message in buf: header, releases if there is such a list, and body. It returns the message.
+// encode encodes a message in buf: header, the releases if list is not nil, and body. It returns the message.
 func (c *codec) encode(buf []byte, h *header, list *[]Shard, body Body) ([]byte, error) {
 	*c = codec{b: resize(buf, headerSize), window: c.window}
 	if list != nil {
@@ -43,7 +43,7 @@ func (c *codec) encode(buf []byte, h *header, list *[]Shard, body Body) ([]byte,
 	return c.b, c.err
 }
 
-// end says whether everything was as it has to be.
+// end returns an error if the message was invalid.
 func (c *codec) end() error {
 	if c.err == nil && len(c.b) > 0 {
 		c.err = fmt.Errorf("%d bytes more than there are fields: %w", len(c.b), errProtocol)
@@ -59,7 +59,7 @@ func (c *codec) fail(what string) {
 
 var zeros [8]byte
 
-// take returns the next n bytes that are read.
+// take returns the next n bytes of the input.
 func (c *codec) take(n int) []byte {
 	if n > len(c.b) {
 		c.fail("it ends in the middle of a field")
@@ -104,7 +104,7 @@ func u64[T ~uint64 | ~int64](c *codec, v *T) {
 	}
 }
 
-// count is a number of things that is an int in memory.
+// count is a count, of type int in memory.
 func count(c *codec, v *int) {
 	n := uint32(*v)
 	u32(c, &n)
@@ -150,8 +150,8 @@ func (c *codec) text(v *string) {
 	}
 }
 
-// data is bytes, which are read into the memory that v has. Where there is a window the message has only their number, and who reads
-// without memory of its own reads them where they are.
+// data is bytes, which are decoded into the memory of v. With a window the message has only their length, and a
+// decoder without memory of its own gets them in place.
 func (c *codec) data(v *[]byte) {
 	n := len(*v)
 	count(c, &n)
@@ -176,7 +176,7 @@ func (c *codec) data(v *[]byte) {
 	}
 }
 
-// array is bytes whose number both ends know.
+// array is a fixed number of bytes.
 func (c *codec) array(v []byte) {
 	if !c.reading {
 		c.b = append(c.b, v...)
@@ -185,7 +185,7 @@ func (c *codec) array(v []byte) {
 	}
 }
 
-// list is at most `most` elements, of at least `size` bytes each, which are read into the memory that v has.
+// list is at most limit elements, of at least size bytes each, which are decoded into the memory of v.
 func list[T any](c *codec, v *[]T, limit, size int, element func(*codec, *T)) {
 	n := len(*v)
 	count(c, &n)
@@ -203,7 +203,7 @@ func list[T any](c *codec, v *[]T, limit, size int, element func(*codec, *T)) {
 	}
 }
 
-// optional is a value that may be missing: a truth, and the value if there is one.
+// optional is a value that may be missing: a boolean, and the value if that is true.
 func optional[T any](c *codec, v **T, element func(*codec, *T)) {
 	there := *v != nil
 	c.truth(&there)

@@ -15,7 +15,7 @@ type Conn struct {
 	timeout  time.Duration
 	released func([]Shard)
 
-	mu     sync.Mutex // held during a call; guards what follows
+	mu     sync.Mutex // held during a call; guards the fields below
 	stream io.ReadWriteCloser
 	in     *bufio.Reader // of stream
 	number uint64
@@ -23,19 +23,20 @@ type Conn struct {
 	buf    []byte
 	list   []Shard
 	gone   error
-	ended  bool // gone, by the index's end
+	ended  bool // failed because the index ended or closed the connection
 }
 
-// NewConn returns the client's end of a connection, on which nothing was sent yet.
+// NewConn returns the client's end of a connection on which nothing was sent yet.
 //
-// A call fails after the time-out if stream has a method SetDeadline, as net.Conn does. A stream with a method SetTimeout is
-// told it once, instead of before each call. Otherwise the stream's own limits count. released is called with the shards that the client is to remove, before
-// the call returns whose answer has them, and before any other call is made: it must not make one. It may be nil.
+// If stream has a method SetDeadline, as net.Conn does, a call fails after the time-out. If it has a method
+// SetTimeout, that is called once instead. Otherwise stream has its own limits. released, unless nil, is called with
+// the shards that the client has to remove, before the call whose answer has them returns and before any other call.
+// It must not make calls.
 //
-// Where stream has a method Window, that is memory which both ends have until stream is closed: MaxData bytes, or more, by way of which the data of messages
-// go; or nil. The index's end has it, too (Peer.Share).
+// If stream has a method Window, that returns memory shared with the peer until stream is closed, of MaxData bytes or
+// more, or nil. The data of messages is passed through this memory. The index's end uses it, too (Peer.Share).
 func NewConn(stream io.ReadWriteCloser, timeout time.Duration, released func([]Shard)) *Conn {
-	c := &Conn{stream: stream, in: bufio.NewReaderSize(stream, usualSize), released: released}
+	c := &Conn{stream: stream, in: bufio.NewReaderSize(stream, bufferSize), released: released}
 	c.limit(timeout)
 	if s, ok := stream.(interface{ Window() []byte }); ok {
 		c.codec.window = s.Window()
@@ -43,7 +44,7 @@ func NewConn(stream io.ReadWriteCloser, timeout time.Duration, released func([]S
 	return c
 }
 
-// SetTimeout sets the time-out of the calls that follow.
+// SetTimeout sets the time-out of later calls.
 func (c *Conn) SetTimeout(timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,9 +60,9 @@ func (c *Conn) limit(timeout time.Duration) {
 	}
 }
 
-// Call asks, waits for the answer, and fills answer; either may be nil where the operation has no such body.
-// The error is the index's: a syscall.Errno, a *microfs.EscapeError or an *Error; or ErrGone. A request that
-// cannot be sent, since it is too long, is another one.
+// Call sends a request, waits for the answer, and fills answer; either body may be nil if the operation has none. The
+// error is that of the index: a syscall.Errno, a *microfs.EscapeError or an *Error; or ErrGone; or an error about a
+// request that is too long to be sent.
 func (c *Conn) Call(op Op, request, answer Body) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,18 +84,18 @@ func (c *Conn) Call(op Op, request, answer Body) error {
 	return answered
 }
 
-// Close closes the connection. Calls that follow fail.
+// Close closes the connection. Later calls fail.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone != nil {
-		return nil // it is closed, and its descriptor may have been reused
+		return nil // already closed: its descriptor may have been reused
 	}
 	c.gone = ErrGone
 	return c.stream.Close()
 }
 
-// Ended says that the connection has failed because the index has ended, or has ended the connection.
+// Ended reports whether the connection has failed because the index has ended, or has closed it.
 func (c *Conn) Ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +111,8 @@ func endedBy(err error) bool {
 	return false
 }
 
-// Idle says whether nothing has come that was not asked for, as the end of the connection is. It knows where stream has a method of that name.
+// Idle reports whether there is no unexpected input, such as the end of the connection. It is always true if stream
+// has no method Idle.
 func (c *Conn) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,10 +122,11 @@ func (c *Conn) Idle() bool {
 
 func (c *Conn) fail(err error) {
 	c.gone = err
-	_ = c.stream.Close() // which has failed already
+	_ = c.stream.Close() // has failed already
 }
 
-// exchange sends the request in c.buf and takes the answer. err is the index's, gone the connection's.
+// exchange sends the request in c.buf and receives the answer. err is the error of the index, gone that of the
+// connection.
 func (c *Conn) exchange(h header, answer Body) (err, gone error) {
 	if s, ok := c.stream.(interface{ SetDeadline(time.Time) error }); ok && c.timeout > 0 {
 		if err := s.SetDeadline(time.Now().Add(c.timeout)); err != nil {

@@ -20,7 +20,7 @@ func connect(t testing.TB, timeout time.Duration, released func([]Shard)) (*Conn
 	return NewConn(client, timeout, released), NewPeer(server), server
 }
 
-// echo answers every Grow by its number.
+// echo answers every Grow with its number.
 func echo(p *Peer, releases []Shard) {
 	var g Grow
 	for {
@@ -67,7 +67,7 @@ func TestACallAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _ = c.Call(OpGrow, g, g) }))
 }
 
-// A connection on which anything has gone wrong is not used again: the next answer could be to another request.
+// TestGone checks that a connection is not used after an error: the next answer could be for another request.
 func TestGone(t *testing.T) {
 	answer := func(h header) []byte {
 		list := []Shard{}
@@ -108,7 +108,7 @@ func TestGone(t *testing.T) {
 func TestTimeOut(t *testing.T) {
 	c, _, server := connect(t, time.Minute, nil)
 	c.SetTimeout(time.Millisecond)
-	go io.Copy(io.Discard, server) // and does not answer
+	go io.Copy(io.Discard, server) // without an answer
 	assert.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
 	assert.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
 }
@@ -121,7 +121,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	assert.Equal(t, io.EOF, err)
 }
 
-// A counted stream counts reads that bring something.
+// A counted stream counts reads that return data.
 type counted struct {
 	conversation
 	reads int
@@ -154,9 +154,9 @@ func (c *closings) Close() error {
 	return nil
 }
 
-// A stream is closed once: its descriptor may be somebody else's then.
+// TestCloseOnce checks that a stream is closed once: later its descriptor may belong to another file.
 func TestCloseOnce(t *testing.T) {
-	s := &closings{ReadWriter: &bytes.Buffer{}} // the request is no answer
+	s := &closings{ReadWriter: &bytes.Buffer{}} // the stream returns the request, which is no answer
 	c := NewConn(s, 0, nil)
 	require.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
 	require.NoError(t, c.Close())
@@ -172,14 +172,14 @@ type sharing struct {
 
 func (s sharing) Window() []byte { return s.window }
 
-// Data goes by way of memory that both ends have, and not over the connection.
+// TestShare checks that data is passed through shared memory, and not over the connection.
 func TestShare(t *testing.T) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { near.Close(); far.Close() })
 	window := make([]byte, MaxData)
 	c, p := NewConn(sharing{near, window}, time.Minute, nil), NewPeer(far)
 	p.Share(window)
-	go func() { // what a Read finds is what was written last
+	go func() { // a Read returns the last written data
 		for {
 			op, err := p.Next()
 			if err != nil {
@@ -213,10 +213,10 @@ func TestShare(t *testing.T) {
 	assert.ErrorIs(t, c.Call(OpWrite, &Write{Data: make([]byte, MaxData+1)}, nil), errProtocol)
 }
 
-// A message that tells of more data than there can be ends the connection.
+// TestShareTooMuch checks that a message with more data than the window ends the connection.
 func TestShareTooMuch(t *testing.T) {
 	b := request(t, OpWrite, 1, &Write{Data: make([]byte, 1)})
-	b[headerSize+24+2] = 0x11 // of the length: 0x110001
+	b[headerSize+24+2] = 0x11 // the length becomes 0x110001
 	(&header{kind: kindRequest, op: OpWrite, number: 1}).seal(b[:len(b)-1])
 	p := NewPeer(&conversation{Reader: bytes.NewReader(b[:len(b)-1])})
 	p.Share(make([]byte, MaxData))

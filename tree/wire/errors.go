@@ -11,24 +11,24 @@ import (
 // ErrGone is the error of every call once the connection has failed. It is syscall.EIO.
 var ErrGone = fmt.Errorf("the index of the job's files (nvmecr serve) cannot be reached: %w", syscall.EIO)
 
-// An Error is what the index says beside an errno, to which it unwraps.
+// An Error is a message of the index with an errno, to which it unwraps.
 type Error struct {
 	Errno syscall.Errno
 	Text  string
 }
 
-// Error is what the index said.
+// Error returns the message.
 func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// maxText is how much of the text of an error is sent.
+// maxText is the maximum length of an error text that is sent.
 const maxText = 4096
 
 // A failure is the body of an answer with an errno.
 type failure struct {
-	text   string // nothing where the errno says all
+	text   string // empty if the errno is enough
 	escape string // path of a microfs.EscapeError
 }
 
@@ -37,7 +37,7 @@ func (f *failure) fields(c *codec) {
 	c.text(&f.escape)
 }
 
-// failed returns how an error is sent.
+// failed converts an error for sending.
 func failed(err error) (syscall.Errno, failure) {
 	if errno, ok := err.(syscall.Errno); ok && errno != 0 {
 		return errno, failure{}
@@ -54,7 +54,7 @@ func failed(err error) (syscall.Errno, failure) {
 	return errno, failure{text: text[:min(len(text), maxText)]}
 }
 
-// err returns the error that was sent.
+// err converts a received error.
 func (f *failure) err(errno syscall.Errno) error {
 	switch {
 	case f.escape != "":

@@ -13,7 +13,7 @@ const (
 	fuzzTime   = 20 * time.Second
 )
 
-// FuzzRequest gives the index whatever may come as the body of a request.
+// FuzzRequest decodes any bytes as the body of a request.
 func FuzzRequest(f *testing.F) {
 	for i, e := range exchanges {
 		f.Add(uint8(i), request(f, e.op, 1, e.request)[headerSize:])
@@ -27,7 +27,7 @@ func FuzzRequest(f *testing.F) {
 				return
 			}
 			got := blank(e.request)
-			if p.Body(got) == nil && got != nil { // what was understood is what was sent
+			if p.Body(got) == nil && got != nil { // a decoded body encodes to the same bytes
 				if again := request(t, e.op, 1, got); !bytes.Equal(again, b) {
 					t.Errorf("%x became %x", b, again)
 				}
@@ -36,7 +36,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzAnswer gives the client whatever may come as the body of an answer.
+// FuzzAnswer decodes any bytes as the body of an answer.
 func FuzzAnswer(f *testing.F) {
 	for i, e := range exchanges {
 		s := &conversation{Reader: bytes.NewReader(request(f, e.op, 1, e.request))}

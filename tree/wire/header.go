@@ -42,24 +42,24 @@ const (
 	maxBody = MaxData + 64<<10
 )
 
-// usualSize is what most messages fit: header and body come with one read then.
-const usualSize = 1 << 10
+// bufferSize is enough for most messages, which are then received by one read.
+const bufferSize = 1 << 10
 
-// errProtocol is what a message is that cannot be.
+// errProtocol is the error of an invalid message.
 var errProtocol = errors.New("not a message of the tree's protocol")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A header is that of a message.
+// A header is the header of a message.
 type header struct {
 	kind   uint8
 	op     Op
 	errno  syscall.Errno
 	number uint64
-	length int // of the body
+	length int // length of the body
 }
 
-// seal puts the header before the body in b, which begins with space for it.
+// seal writes the header to the beginning of b, in front of the body.
 func (h *header) seal(b []byte) {
 	le := binary.LittleEndian
 	copy(b, magic)
@@ -75,8 +75,8 @@ func sum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:offCRC], castagnoli), castagnoli, b[headerSize:])
 }
 
-// receive reads a message into buf, which it enlarges where it must, and returns its header and all of it.
-// io.EOF where there is none.
+// receive reads a message into buf, which it enlarges if necessary. It returns the header and the whole message;
+// io.EOF if there is none.
 func receive(r io.Reader, buf []byte, kind uint8) (h header, b []byte, err error) {
 	b = resize(buf, headerSize)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -105,7 +105,7 @@ func receive(r io.Reader, buf []byte, kind uint8) (h header, b []byte, err error
 	return h, b, nil
 }
 
-// resize returns b with a length of n and what it began with.
+// resize returns b with a length of n, with its previous content.
 func resize(b []byte, n int) []byte {
 	if n <= cap(b) {
 		return b[:n]

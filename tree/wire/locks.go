@@ -5,7 +5,7 @@ import (
 	"sort"
 )
 
-// Locks are what one client has locked of a file with locks of one kind: in order, without overlaps.
+// Locks are the locks of one kind that one client has on a file: in order, without overlaps.
 type Locks []Locked
 
 // search returns the index of the first range that ends behind off.
@@ -13,7 +13,7 @@ func (l Locks) search(off int64) int {
 	return sort.Search(len(l), func(i int) bool { return l[i].End > off })
 }
 
-// Conflict returns the first range that does not go with one that another client wants, or nil.
+// Conflict returns the first range that conflicts with a lock wanted by another client, or nil.
 func (l Locks) Conflict(want *Locked) *Locked {
 	for i := l.search(want.Start); i < len(l) && l[i].Start < want.End; i++ {
 		if l[i].Write || want.Write {
@@ -23,7 +23,7 @@ func (l Locks) Conflict(want *Locked) *Locked {
 	return nil
 }
 
-// Replaced returns the locks with hold in the place of what they have of [start, end).
+// Replaced returns the locks with those in [start, end) replaced by hold.
 func (l Locks) Replaced(start, end int64, hold []Locked) Locks {
 	var next Locks
 	next.add(l, 0, start)
@@ -32,7 +32,8 @@ func (l Locks) Replaced(start, end int64, hold []Locked) Locks {
 	return next
 }
 
-// add adds what is in [start, end) of ranges, all of which are behind those that are there. One that continues the last one is one with it.
+// add appends the parts of ranges in [start, end), which are behind the present ones. A range that continues the last
+// one is merged with it.
 func (l *Locks) add(ranges []Locked, start, end int64) {
 	for _, r := range ranges {
 		r.Start, r.End = max(r.Start, start), min(r.End, end)

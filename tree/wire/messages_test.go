@@ -39,7 +39,7 @@ var (
 	samplePublication = Publication{Ino: 1, Birth: 2, Cut: 3, Size: 4, Mtime: at(5), Durable: true, Ranges: sampleRanges}
 )
 
-// exchanges has every operation, and the two kinds of errors that are more than an errno.
+// exchanges has every operation, and the two kinds of errors that have more than an errno.
 var exchanges = []struct {
 	op              Op
 	request, answer Body
@@ -98,7 +98,7 @@ func blank(b Body) Body {
 	return reflect.New(reflect.TypeOf(b).Elem()).Interface().(Body)
 }
 
-// conversation is what is sent in both directions.
+// conversation has the bytes sent in both directions.
 type conversation struct {
 	*bytes.Reader
 	sent []byte

@@ -16,12 +16,12 @@ type Peer struct {
 	request header
 }
 
-// NewPeer returns the index's end of a connection. stream is the caller's to close.
+// NewPeer returns the index's end of a connection. The caller closes stream.
 func NewPeer(stream io.ReadWriter) *Peer {
-	return &Peer{stream: stream, in: bufio.NewReaderSize(stream, usualSize)}
+	return &Peer{stream: stream, in: bufio.NewReaderSize(stream, bufferSize)}
 }
 
-// Share has the data of messages go by way of memory that both ends have: MaxData bytes, or more.
+// Share makes the data of messages pass through shared memory, of MaxData bytes or more.
 func (p *Peer) Share(window []byte) { p.codec.window = window }
 
 // Next waits for a request and returns its operation. io.EOF: the client has closed the connection.
@@ -31,8 +31,8 @@ func (p *Peer) Next() (Op, error) {
 	return h.op, err
 }
 
-// Body decodes the body of the request. Nothing of it refers to memory of the peer, but data in shared memory, which are good until
-// the answer.
+// Body decodes the body of the request. It does not refer to memory of the peer, except for data in shared memory,
+// which is valid until the answer.
 func (p *Peer) Body(body Body) error {
 	p.codec.read(p.buf[headerSize:])
 	if body != nil {
@@ -44,8 +44,8 @@ func (p *Peer) Body(body Body) error {
 	return nil
 }
 
-// Answer answers the request: with err, or, where that is nil, with body, which may be nil; and with shards
-// that the client is to remove, at most MaxReleases.
+// Answer answers the request: with err, or if that is nil with body, which may be nil; and with at most MaxReleases
+// shards that the client has to remove.
 func (p *Peer) Answer(err error, list []Shard, body Body) error {
 	h := header{kind: kindAnswer, op: p.request.op, number: p.request.number}
 	if err != nil {

@@ -22,13 +22,13 @@ const proofMagic = "NVMECR-TREE-TCP\x01"
 
 const nonceSize = 32
 
-// A Secret is known to the processes of a run alone.
+// A Secret is known only to the processes of a run.
 type Secret [32]byte
 
-// ErrNotProved: the other end does not know the secret of the run, or is something else.
+// ErrNotProved means that the other end does not know the secret of the run.
 var ErrNotProved = errors.New("the other end does not know the secret of the run")
 
-// mac is the proof of one end.
+// mac returns the proof of one end.
 func (s *Secret) mac(who string, client, index []byte) []byte {
 	h := hmac.New(sha256.New, s[:])
 	for _, part := range [][]byte{[]byte(who), client, index} {

@@ -38,7 +38,8 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// A client that sends what it has got from the index back to it, or a proof of another connection, proves nothing.
+// TestProofIsOfThisConnection checks that a client cannot use the index's own proof, or a proof of another
+// connection.
 func TestProofIsOfThisConnection(t *testing.T) {
 	secret := Secret{9}
 	for _, reflect := range []bool{true, false} {
@@ -61,7 +62,7 @@ func TestProofIsOfThisConnection(t *testing.T) {
 		require.NoError(t, err)
 		assert.ErrorIs(t, <-challenged, ErrNotProved)
 	}
-	// Something that is no index.
+	// A peer that is not an index.
 	a, b := net.Pipe()
 	go func() {
 		buf := make([]byte, 100)

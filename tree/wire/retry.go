@@ -6,10 +6,11 @@ import (
 	"nvmecr/microfs"
 )
 
-// Where the index was killed during a call, the client asks its successor. That is right where a request that was carried out
-// twice does no more than once: names are not made, moved or removed twice, since somebody else may have used them in between, and nothing is appended twice.
+// If the index was killed during a call, the client repeats the call at the successor. That is correct for requests
+// whose repetition has no further effect. Names are not created, moved or removed twice, since another process may
+// have used them in between, and nothing is appended twice.
 
-// Repeatable says whether a request may be carried out again.
+// Repeatable reports whether a request may be executed twice.
 func Repeatable(op Op, request Body) bool {
 	switch op {
 	case OpMkdir, OpUnlink, OpRename, OpLink, OpSymlink:
@@ -24,13 +25,14 @@ func Repeatable(op Op, request Body) bool {
 	return true
 }
 
-// Writing says whether flags of open(2) open a regular file for writing.
+// Writing reports whether flags of open(2) open a regular file for writing.
 func Writing(flags uint32) bool {
 	how := flags & unix.O_ACCMODE // 3 is Linux's own: allows neither
 	return flags&unix.O_PATH == 0 && (how == unix.O_WRONLY || how == unix.O_RDWR)
 }
 
-// FileOf returns the number of the file that a request is about and that its client has open, or that its path begins at; 0 if there is none.
+// FileOf returns the inode number of the open file that a request is about, or at which its path begins; 0 if there
+// is none.
 func FileOf(request Body) microfs.Ino {
 	if r, ok := request.(interface{ file() microfs.Ino }); ok {
 		return r.file()
@@ -41,7 +43,7 @@ func FileOf(request Body) microfs.Ino {
 func (n *Name) file() microfs.Ino        { return n.Dir }
 func (r *OpenIno) file() microfs.Ino     { return r.Ino }
 func (r *Keep) file() microfs.Ino        { return r.Ino }
-func (r *Publication) file() microfs.Ino { return r.Ino } // and of Close
+func (r *Publication) file() microfs.Ino { return r.Ino } // also of Close
 func (r *Map) file() microfs.Ino         { return r.Ino }
 func (r *Append) file() microfs.Ino      { return r.Ino }
 func (r *Write) file() microfs.Ino       { return r.Ino }

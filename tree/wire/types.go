@@ -7,10 +7,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// NoPartition is the partition of a client that is no rank, or does not write.
+// NoPartition is the partition of a client that is not a rank, or does not write.
 const NoPartition = ^uint32(0)
 
-// A Name is a path from a directory, or, where Path is empty, what Dir is the number of.
+// A Name is a path from the directory Dir, or Dir itself if Path is empty.
 type Name struct {
 	Dir  microfs.Ino
 	Path string
@@ -18,7 +18,7 @@ type Name struct {
 
 // A Shard is the part of a file that one partition has.
 type Shard struct {
-	Ino   microfs.Ino // in the index
+	Ino   microfs.Ino // inode of the file in the index
 	Birth uint64
 	Cut   uint32
 }
@@ -28,7 +28,7 @@ const shardName = "%016x-%x-%x"
 // Name returns the name of the shard in the root directory of its partition.
 func (s Shard) Name() string { return fmt.Sprintf(shardName, uint64(s.Ino), s.Birth, s.Cut) }
 
-// ParseShard returns the shard that has a name, and whether there is one.
+// ParseShard parses the name of a shard. ok is false if it is not one.
 func ParseShard(name string) (s Shard, ok bool) {
 	n, err := fmt.Sscanf(name, "%x-%x-%x", (*uint64)(&s.Ino), &s.Birth, &s.Cut)
 	return s, err == nil && n == 3 && s.Name() == name
@@ -42,14 +42,14 @@ func (s *Shard) fields(c *codec) {
 
 const shardSize = 20
 
-// A Kind says who has the bytes of a segment.
+// A Kind says where the bytes of a segment are.
 type Kind uint8
 
 // The kinds of segments.
 const (
-	Hole   Kind = 0 // none: they are zeros
-	Own    Kind = 1 // the index
-	Mapped Kind = 2 // a partition
+	Hole   Kind = 0 // nowhere: zeros
+	Own    Kind = 1 // in the index's partition
+	Mapped Kind = 2 // in a shard
 )
 
 // A Segment is a part of a file, and where its bytes are. Partition and Cut are those of the shard if
@@ -71,7 +71,7 @@ func (s *Segment) fields(c *codec) {
 	u32(c, &s.Cut)
 }
 
-// A Range is a part of a file that the client's partition has.
+// A Range is a part of a file in the client's partition.
 type Range struct{ Off, Len int64 }
 
 const rangeSize = 16
@@ -81,7 +81,7 @@ func (r *Range) fields(c *codec) {
 	u64(c, &r.Len)
 }
 
-// A LockKind says which locks are meant: those of one kind do not meet those of another.
+// A LockKind is a kind of locks. Locks of different kinds do not conflict.
 type LockKind uint8
 
 // The kinds of locks.
@@ -90,7 +90,7 @@ const (
 	FileLock   LockKind = 1 // flock(2)
 )
 
-// A Locked is a part [Start, End) of a file that is locked.
+// A Locked is a lock on the part [Start, End) of a file.
 type Locked struct {
 	Start, End int64
 	Write      bool
@@ -104,7 +104,7 @@ func (l *Locked) fields(c *codec) {
 	c.truth(&l.Write)
 }
 
-// Attr is what the index tells of a file.
+// Attr has the attributes of a file.
 type Attr struct{ microfs.Attr }
 
 func (a *Attr) fields(c *codec) {
