@@ -61,12 +61,12 @@ func find(a Archive, s *Set) (*Set, error) {
 		return &sets[i], nil
 	}
 	if errors.As(err, new(DamagedSets)) {
-		return nil, nil // the others are listed: at worst the set is there twice
+		return nil, nil // sets without damage are listed: at worst the set exists twice
 	}
 	return nil, err
 }
 
-// useless reports whether nothing can be read of the set any more, now or later.
+// useless reports whether no data of the set can be read, now or later.
 func (d *DamagedSet) useless() bool {
 	return errors.Is(d.Err, ErrManifest) && !errors.Is(d.Err, errLater) || errors.As(d.Err, new(*microfs.DamageError))
 }

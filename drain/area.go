@@ -14,18 +14,18 @@ import (
 	"nvmecr/microfs"
 )
 
-// OpenArea returns the level of a file system of its own, which is called name.
+// OpenArea returns the level in a microfs that contains nothing else. name is used in messages.
 func OpenArea(files *microfs.FS, name string) *Level {
 	return &Level{dir: name, root: areaDir{fs: files}}
 }
 
-// listed is how many names one call asks for.
-const listed = 1024
+// listBatch is the number of names that one call reads.
+const listBatch = 1024
 
 // An areaDir is a directory of a microfs.
 type areaDir struct {
 	fs  *microfs.FS
-	dir string // from the root
+	dir string // path from the root
 }
 
 func (d areaDir) in(name string) string { return path.Join("/", d.dir, name) }
@@ -50,7 +50,7 @@ func (d areaDir) List() (names []string, err error) {
 	})
 }
 
-// each calls f for all that is in a directory.
+// each calls f for each entry of a directory.
 func (d areaDir) each(name string, f func(microfs.Dirent) error) (err error) {
 	dir, err := d.fs.Open(microfs.RootIno, d.in(name), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -58,7 +58,7 @@ func (d areaDir) each(name string, f func(microfs.Dirent) error) (err error) {
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	for after := ""; ; {
-		entries, err := dir.ReadDir(after, listed)
+		entries, err := dir.ReadDir(after, listBatch)
 		if err != nil || len(entries) == 0 {
 			return err
 		}
@@ -125,7 +125,7 @@ func (d areaDir) Sync(string) error { return d.fs.Sync() }
 
 func (d areaDir) Close() error { return nil }
 
-// An areaFile is a file of a microfs. What Write writes follows what it wrote before.
+// An areaFile is a file of a microfs. Write appends to the data of earlier calls of Write.
 type areaFile struct {
 	*microfs.File
 	end int64
@@ -133,8 +133,8 @@ type areaFile struct {
 
 func (f *areaFile) ReadAt(p []byte, off int64) (int, error) { return ReadAt(f.File, p, off) }
 
-// ReadAt fills p from off on, as an io.ReaderAt does, from a file that reads into several buffers and may read less: one of a
-// microfs, or of a tree.
+// ReadAt implements io.ReaderAt for a file that reads into several buffers and may read less than requested, as the
+// files of a microfs or a tree do.
 func ReadAt(f interface {
 	ReadAt(bufs [][]byte, off int64) (int, error)
 }, p []byte, off int64) (n int, err error) {
@@ -184,8 +184,8 @@ func (f *areaFile) Data(off int64) (from, to int64, err error) {
 	return from, to, err
 }
 
-// Clone cannot be: a microfs has one owner for each block.
+// Clone is not supported: each block of a microfs belongs to one file.
 func (f *areaFile) Clone(file, int64, int64) error { return syscall.ENOTSUP }
 
-// Forget has nothing to do: reads go to the device.
+// Forget does nothing, since reads go to the device.
 func (f *areaFile) Forget(int64, int64) {}

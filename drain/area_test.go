@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// An areaDevice is what an area lies on.
+// An areaDevice is the device of an area.
 type areaDevice struct {
 	dev nvmf.Device
 	seg microfs.Segment
@@ -26,7 +26,7 @@ func newAreaDevice(t *testing.T, size nvmf.Bytes) *areaDevice {
 	return a
 }
 
-// mount mounts the area. Whoever has mounted it before is dead.
+// mount mounts the area, as after the death of the process that had mounted it before.
 func (a *areaDevice) mount(t *testing.T, readOnly bool) *Level {
 	files, err := microfs.Mount(t.Context(), a.dev, a.seg, microfs.Options{Generation: 1, ReadOnly: readOnly})
 	require.NoError(t, err)
@@ -82,14 +82,15 @@ func TestArea(t *testing.T) {
 	require.Empty(t, sets)
 }
 
-// TestAreaCutShort ends a Put before each change, with its process: then nothing counts, and the next process completes it.
+// TestAreaCutShort kills a Put before each change. The set must not count then, and the next process must complete
+// it.
 func TestAreaCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/d/melt.400.1": random(t, 100), "/melt.400.2": nil}
 	for at := 0; ; at++ {
 		s, m := checkpointOf("400", data)
 		a := newAreaDevice(t, 16<<20)
 		n := 0
-		_, err := a.mount(t, false).Put(t.Context(), s, m, Options{Workers: 1, step: endAfter(at, &n)})
+		_, err := a.mount(t, false).Put(t.Context(), s, m, Options{Workers: 1, step: dieAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 15)

@@ -6,9 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StepBack has the goroutine run when nothing else on the host wants to, up to its end: on a thread of its own, of the policy SCHED_IDLE, by which
-// the kernel takes a thread that waits for a disk last, too. The threads that the application may wait for keep their priority.
-func StepBack() {
-	runtime.LockOSThread()                                                                            // without an Unlock: the thread ends with the goroutine
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0) // where that is forbidden it copies nevertheless
+// LowerPriority makes the calling goroutine run only when no other work of the host needs the processor, until it
+// ends. It moves the goroutine to a thread of its own with the policy SCHED_IDLE, by which the kernel also serves the
+// disk requests of the thread last. Threads that the application may wait for keep their priority.
+func LowerPriority() {
+	runtime.LockOSThread()                                                                            // never unlocked: the thread ends with the goroutine
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0) // if it is not permitted, copy with the normal priority
 }

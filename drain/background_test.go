@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watched source counts the reads by threads of each policy.
-type watched struct {
+// A policyCounter source counts the reads by threads of each policy.
+type policyCounter struct {
 	Source
 	idle, others atomic.Int64
 }
 
-func (w *watched) Open(rank int, path string) (Reader, error) {
+func (w *policyCounter) Open(rank int, path string) (Reader, error) {
 	r, err := w.Source.Open(rank, path)
 	return watchedReader{r, w}, err
 }
 
 type watchedReader struct {
 	Reader
-	w *watched
+	w *policyCounter
 }
 
 func (r watchedReader) ReadAt(p []byte, off int64) (int, error) {
@@ -40,7 +40,7 @@ func (r watchedReader) ReadAt(p []byte, off int64) (int, error) {
 func TestBackground(t *testing.T) {
 	for _, background := range []bool{false, true} {
 		s, m := checkpointOf("400", map[string][]byte{"/melt.400.0": random(t, 3*blockSize)})
-		src := &watched{Source: m}
+		src := &policyCounter{Source: m}
 		l := open(t, t.TempDir())
 		_, err := l.Put(t.Context(), s, src, Options{Background: background})
 		require.NoError(t, err)

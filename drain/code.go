@@ -60,13 +60,13 @@ func (c Code) row(size, off int64) (start, width int64) {
 // A shardReader fills b from offset off of a shard, within one row.
 type shardReader func(shard int, b []byte, off int64) error
 
-// errNoShard says that a shard is not there.
-var errNoShard = errors.New("the shard is not there")
+// errNoShard means that a shard is missing.
+var errNoShard = errors.New("the shard is missing")
 
 // A coder computes the shards of a file, and missing shards from others. One goroutine at a time uses it.
 type coder struct {
 	Code
-	size    int64 // of the file
+	size    int64 // size of the file
 	rs      reedsolomon.Encoder
 	buffers [][]byte // one for each shard
 	rows    [][]byte // the part of each buffer that a row fills
@@ -76,7 +76,7 @@ func newCoder(c Code) (*coder, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	rs, err := reedsolomon.New(c.Data, c.Parity, reedsolomon.WithMaxGoroutines(1)) // others would not be in the background
+	rs, err := reedsolomon.New(c.Data, c.Parity, reedsolomon.WithMaxGoroutines(1)) // other goroutines would not have the low priority
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (c *coder) buffer(shard int, n int64) []byte {
 	return c.buffers[shard][:n]
 }
 
-// ofFile reads data shards from the whole file.
+// ofFile returns a reader of data shards that reads the whole file.
 func (c *coder) ofFile(read func(b []byte, off int64) error) shardReader {
 	return func(shard int, b []byte, off int64) error {
 		if shard >= c.Data {
@@ -162,7 +162,7 @@ func (c *coder) decode(first, end int, off, n int64, read shardReader) ([][]byte
 // A summer computes the checksums of the segments of a file from its bytes in order.
 type summer struct {
 	sums []Sum
-	sum  uint64 // of the segment so far
+	sum  uint64 // checksum of the segment so far
 	n    int64
 	all  int64 // bytes
 }

@@ -15,7 +15,7 @@ import (
 // A Compression is the format of the files of a set: uncompressed, or the format of the program of that name.
 type Compression string
 
-// The compressions that there are.
+// The supported compressions.
 const (
 	Plain Compression = ""
 	Zstd  Compression = "zstd"
@@ -31,7 +31,7 @@ func parseCompression(text string) (Compression, error) {
 	return Plain, fmt.Errorf("%q is neither %s nor %s", text, Zstd, LZ4)
 }
 
-// suffix is behind the names of files.
+// suffix returns the suffix of file names.
 func (c Compression) suffix() string {
 	switch c {
 	case Zstd:
@@ -107,7 +107,7 @@ func (c *copier) compress(ctx context.Context, file int) error {
 // onlyWriter hides the ReadFrom of a writer, which has a buffer of its own.
 type onlyWriter struct{ io.Writer }
 
-// writes are those of a copier to its file, one behind the other.
+// writes is a writer of sequential data to the file of a copier.
 type writes struct {
 	c *copier
 	n int64
@@ -130,7 +130,7 @@ func (s *Set) expand(ctx context.Context, dir directory, f *File, buf []byte, us
 		return err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	from.Forget(0, 0) // all of it; where that is not done what is in memory is compared
+	from.Forget(0, 0) // drop the whole file from the page cache; if that is not supported the cached data is verified
 	in := &compressed{ctx: ctx, from: bufio.NewReaderSize(io.NewSectionReader(from, 0, pastEnd), blockSize)}
 	end, err := s.Compress.read(in)
 	if err != nil {
@@ -154,13 +154,13 @@ func (s *Set) expand(ctx context.Context, dir directory, f *File, buf []byte, us
 
 // A compressed stream is decompressed as it is read. Errors of its content wrap ErrDamaged.
 type compressed struct {
-	ctx    context.Context // of the worker
+	ctx    context.Context // context of the worker
 	from   io.Reader
 	plain  io.Reader
-	failed error // of from
+	failed error // error of from
 }
 
-// Read reads what was compressed.
+// Read returns uncompressed data.
 func (r *compressed) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, context.Cause(r.ctx)

@@ -60,7 +60,7 @@ func TestCompress(t *testing.T) {
 	})
 }
 
-// TestCompressCutShort is TestCutShort of files that are compressed, by what is quicker.
+// TestCompressCutShort is TestCutShort with compressed files, in the faster format.
 func TestCompressCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 700), "/melt.400.1": make([]byte, 100), "/melt.400.2": nil}
 	for at := 0; ; at++ {
@@ -68,7 +68,7 @@ func TestCompressCutShort(t *testing.T) {
 		s.Compress = LZ4
 		l := open(t, t.TempDir())
 		n := 0
-		_, err := l.Put(t.Context(), s, m, Options{Workers: 1, step: endAfter(at, &n)})
+		_, err := l.Put(t.Context(), s, m, Options{Workers: 1, step: dieAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 15)
@@ -94,7 +94,7 @@ func requireSums(t *testing.T, l *Level, s *Set) {
 	require.NoError(t, l.Verify(t.Context(), &sets[0], Options{}))
 }
 
-// TestCompressOtherwise: what was copied in part in another way does not count.
+// TestCompressOtherwise checks that a partial copy with another compression is not used.
 func TestCompressOtherwise(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20)}
 	s, m := checkpointOf("400", data)
@@ -151,7 +151,7 @@ func TestCompressDamage(t *testing.T) {
 	})
 }
 
-// storedOf is what is stored of a file of these bytes.
+// storedOf returns the stored form of a file of these bytes.
 func storedOf(t *testing.T, c Compression, data []byte) []byte {
 	var b bytes.Buffer
 	z, err := c.writer(&b)
@@ -161,7 +161,7 @@ func storedOf(t *testing.T, c Compression, data []byte) []byte {
 	return b.Bytes()
 }
 
-// TestCompressRefused: a later version may know more ways, and who does not know this one refuses the set.
+// TestCompressRefused checks that a set with an unknown compression, as of a later version, is refused.
 func TestCompressRefused(t *testing.T) {
 	s, _ := checkpointOf("400", nil)
 	s.Compress = Zstd

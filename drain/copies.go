@@ -18,13 +18,13 @@ import (
 	"nvmecr/internal/crc64"
 )
 
-// ErrPartAway: a target has a part of a set, and its copy area cannot be used now.
+// ErrPartAway means that a target with a part of a set has a copy area that cannot be used now.
 var ErrPartAway = errors.New("a target that has a part of its copies cannot be used")
 
-// ErrFewDomains: there are fewer failure domains with a copy area than a set has shards.
+// ErrFewDomains means that a set has more shards than there are failure domains with a copy area.
 var ErrFewDomains = errors.New("too few failure domains with a copy area")
 
-// ErrOneDomain: all writable copy areas are in one failure domain.
+// ErrOneDomain means that all writable copy areas are in one failure domain.
 var ErrOneDomain = errors.New("no copy area in another failure domain")
 
 // Copies are the copy areas of the targets of a store. A set is stored in parts. A part is a set of its own in one
@@ -36,9 +36,9 @@ var ErrOneDomain = errors.New("no copy area in another failure domain")
 //
 // With a [Code] each part has a shard of every file instead, in a domain of its own.
 type Copies struct {
-	areas   []*Level // by target; nil: it has none, or cannot be reached
-	domains []string // of the targets
-	code    Code     // of what is put
+	areas   []*Level // by target; nil if it has no area, or cannot be reached
+	domains []string // by target
+	code    Code     // for new sets
 }
 
 // NewCopies returns the Copies of the areas of targets, which are in the given failure domains. The area of a missing
@@ -105,7 +105,7 @@ func sorted(files []File) []File {
 
 // hasPart reports whether a part belongs to the set: it is of the same checkpoint, divided into the same parts.
 func (s *Set) hasPart(p *Set) bool {
-	if s.Code != (Code{}) && !s.sameFiles(p) { // shards of other bytes do not go together
+	if s.Code != (Code{}) && !s.sameFiles(p) { // shards of different contents cannot be combined
 		return false
 	}
 	return s.sameAs(p) && s.Code == p.Code && slices.Equal(s.Parts, p.Parts) && s.Division == p.Division
@@ -160,7 +160,7 @@ func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File
 			continue
 		}
 		err = fmt.Errorf("%s: %w", p.level.dir, err)
-		if errors.Is(err, syscall.ENOSPC) { // it would be in the way of the next one
+		if errors.Is(err, syscall.ENOSPC) { // a partial set would use space that the next set needs
 			err = errors.Join(err, p.level.removePartials(""))
 			if have == nil {
 				err = errors.Join(err, c.Remove(&done))
@@ -171,11 +171,11 @@ func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File
 	return &done, c.removeOthers(&done)
 }
 
-// copiesOf returns the existing copies of a set, of the same code; nil if there are none.
+// copiesOf returns the existing copies of a set with the same code; nil if there are none.
 func (c *Copies) copiesOf(s *Set) (*Set, error) {
 	sets, err := c.Sets()
 	if errors.Is(err, ErrManifest) {
-		err = nil // of others
+		err = nil // errors about other sets
 	}
 	if i := slices.IndexFunc(sets, func(have Set) bool {
 		return have.sameAs(s) && have.Code == c.code && (c.code == Code{} || have.sameFiles(s))
@@ -185,8 +185,8 @@ func (c *Copies) copiesOf(s *Set) (*Set, error) {
 	return nil, err
 }
 
-// within returns the copies on some targets. A set stays cut as it is: its parts may be all that is left of what another target has lost, and a part counts
-// only beside the others.
+// within returns the Copies of some targets. An existing set keeps its division: its parts may be the only copies of
+// data of a lost target, and parts of different divisions do not form a set.
 func (c *Copies) within(targets []int) (*Copies, error) {
 	areas := make([]*Level, len(c.areas))
 	for _, t := range targets {
@@ -202,7 +202,7 @@ func (c *Copies) within(targets []int) (*Copies, error) {
 func (c *Copies) removeOthers(done *Set) error {
 	sets, err := c.Sets()
 	if errors.Is(err, ErrManifest) {
-		err = nil // of others
+		err = nil // errors about other sets
 	}
 	for i := range sets {
 		if s := &sets[i]; s.sameAs(done) && !s.hasPart(done) {
@@ -242,8 +242,8 @@ func (c *Copies) divide(s *Set, depends func(*File) []int) (parts []part, err er
 	return parts, nil
 }
 
-// divisionOf returns the checksum of a division: a restart may find a file's bytes on another target, and have others make its copy. Parts of two divisions of a set together may
-// lack a file.
+// divisionOf returns the checksum of a division. After a restart a file's data may be on another target, so that its
+// copy belongs elsewhere. A file may be missing from the parts of two different divisions.
 func divisionOf(s *Set, homes [][]int) Sum {
 	var text []byte
 	for i := range s.Files {
@@ -259,7 +259,7 @@ func (c *Copies) homes(depends []int) (to []int, err error) {
 	for _, t := range depends {
 		doomed[c.domains[t]], next = true, t+1
 	}
-	var order []int // the neighbours behind its own target first
+	var order []int // first the targets that follow the file's own one
 	for i := range c.areas {
 		if t := (next + i) % len(c.areas); c.areas[t] != nil {
 			order = append(order, t)
@@ -288,7 +288,7 @@ func (c *Copies) putPart(ctx context.Context, p part, src Source, o Options) (*S
 		switch {
 		case err == nil && put.hasPart(p.set):
 			return put, nil
-		case err == nil: // it was cut into other parts
+		case err == nil: // the set exists with another division
 			if err := p.level.relabel(put, p.set, o); err != nil {
 				return nil, err
 			}
@@ -302,14 +302,14 @@ func (c *Copies) putPart(ctx context.Context, p part, src Source, o Options) (*S
 	}
 }
 
-// makeSpace removes an old set with parts on some targets for the next one, which was refused for want of space.
+// makeSpace removes the oldest set that has a part on one of the targets and may be removed, because the next set got ENOSPC.
 func (c *Copies) makeSpace(targets []int, next *Set, full error) error {
 	old, err := c.oldest(targets, next)
 	if err != nil {
 		return errors.Join(full, err)
 	}
 	if old == nil {
-		return fmt.Errorf("the copy area has space for one checkpoint and not for the next beside it: %w", full)
+		return fmt.Errorf("the copy area has no space for the next checkpoint in addition to the newest: %w", full)
 	}
 	if err := c.Remove(old); err != nil {
 		return errors.Join(full, err)
@@ -317,7 +317,8 @@ func (c *Copies) makeSpace(targets []int, next *Set, full error) error {
 	return nil
 }
 
-// relabel changes the list of the other parts, and the pattern, in a part's manifest. Its data stays: it may be the only copy.
+// relabel changes the list of other parts, and the pattern, in the manifest of a part. The data of the part stays, since it may be the
+// only copy.
 func (l *Level) relabel(have, want *Set, o Options) error {
 	root, err := l.root.Sub(filepath.Base(have.Dir))
 	if err != nil {
@@ -325,17 +326,17 @@ func (l *Level) relabel(have, want *Set, o Options) error {
 	}
 	s := *have
 	s.Parts, s.Rest, s.Division = want.Parts, want.Rest, want.Division
-	s.Pattern, s.Name = want.Pattern, want.Name // another pattern may have found it
+	s.Pattern, s.Name = want.Pattern, want.Name // the existing part may have been found by another pattern
 	p := &partial{root: root, set: &s, o: &o}
 	return errors.Join(p.writeManifest(), root.Close())
 }
 
-// oldest returns the oldest set with a part on one of some targets that may go for the next one; nil if there is none. Of each series the newest that is protected stays, or
-// where none is the newest.
+// oldest returns the oldest set on some targets that may be removed for the next one; nil if there is none. Of each
+// series the newest protected set stays, or, if none is protected, the newest set.
 func (c *Copies) oldest(targets []int, next *Set) (old *Set, err error) {
 	sets, err := c.Sets()
 	if errors.Is(err, ErrManifest) {
-		err = nil // of others
+		err = nil // errors about other sets
 	}
 	sets = slices.DeleteFunc(sets, func(s Set) bool { return s.sameAs(next) })
 	slices.SortFunc(sets, func(a, b Set) int { return a.Ended.Compare(b.Ended) })
@@ -355,12 +356,12 @@ func (c *Copies) oldest(targets []int, next *Set) (old *Set, err error) {
 	return nil, err
 }
 
-// sameAs reports whether two sets, or parts of sets, are of one checkpoint. Their patterns may differ behind the step.
+// sameAs reports whether two sets, or parts of sets, are of one checkpoint. The patterns of the sets may differ behind the step.
 func (s *Set) sameAs(o *Set) bool {
 	return checkpoint.Stem(s.Pattern) == checkpoint.Stem(o.Pattern) && s.Name == o.Name && s.Ended.Equal(o.Ended) && len(s.Files)+len(s.Rest) == len(o.Files)+len(o.Rest)
 }
 
-// removeStalePartials removes incomplete sets, except that of the next one, which continues there.
+// removeStalePartials removes incomplete sets, except that of the next set, which will be continued.
 func (c *Copies) removeStalePartials(next *Set) error {
 	for _, area := range c.areas {
 		if area != nil {
@@ -390,7 +391,7 @@ func (l *Level) removePartials(but string) error {
 	return errors.Join(err, d.Close())
 }
 
-// RemoveDamaged removes the parts whose manifests are damaged, and returns them. They can never be read again, and take space.
+// RemoveDamaged removes the parts whose manifests are damaged, and returns these parts. Such a part can never be read again and takes space.
 func (c *Copies) RemoveDamaged() (removed DamagedSets, err error) {
 	for _, area := range c.areas {
 		if area == nil {
@@ -415,7 +416,7 @@ func (c *Copies) RemoveDamaged() (removed DamagedSets, err error) {
 	return removed, err
 }
 
-// Get is Level.Get. If one copy of the file cannot be read it reads the other one, if there is one.
+// Get is Level.Get. If one copy of the file cannot be read it reads another one.
 func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	if s.Code != (Code{}) {
 		return s.joined(file, func(j *joined) error { return j.get(ctx, w, o) })
@@ -441,8 +442,8 @@ func (p part) fileOf(s *Set, f *File) int {
 	return slices.IndexFunc(p.set.Files, func(g File) bool { return s.In(&g) == s.In(f) })
 }
 
-// CopyAt returns the index of the file of the set of which a file in the copy area of a target, named by its path
-// there, is a copy or shard; -1: of none.
+// CopyAt returns the index of the set's file whose copy or shard has that path in the copy area of the target; -1 if
+// there is none.
 func (s *Set) CopyAt(target int, name string) int {
 	for _, p := range s.present {
 		if in, ok := strings.CutPrefix(name, path.Join("/", filepath.Base(p.set.Dir))+"/"); ok && p.target == target {

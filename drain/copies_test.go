@@ -16,7 +16,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A fleet is the copy areas of some targets.
+// A fleet has the copy areas of several targets.
 type fleet struct {
 	devices []*areaDevice
 	domains []string
@@ -31,7 +31,7 @@ func newFleet(t *testing.T, size nvmf.Bytes, domains ...string) *fleet {
 	return f
 }
 
-// mount mounts all areas but those of a domain. Whoever has mounted them before is dead.
+// mount mounts all areas but those of some domains, as after the death of the processes that had mounted them before.
 func (f *fleet) mount(t *testing.T, readOnly bool, without ...string) *Copies {
 	areas := make([]*Level, len(f.devices))
 	for i, d := range f.devices {
@@ -42,7 +42,7 @@ func (f *fleet) mount(t *testing.T, readOnly bool, without ...string) *Copies {
 	return NewCopies(areas, f.domains, f.code)
 }
 
-// ofRanks returns a checkpoint of a file for each rank, of n bytes, and one that all have written.
+// ofRanks returns a checkpoint with a file of n bytes for each rank, and a file that all ranks have written.
 func ofRanks(t *testing.T, name string, ranks, n int) (*Set, *memory, map[string][]byte) {
 	data := map[string][]byte{"/all." + name: random(t, n)}
 	for rank := range ranks {
@@ -53,7 +53,8 @@ func ofRanks(t *testing.T, name string, ranks, n int) (*Set, *memory, map[string
 	return s, m, data
 }
 
-// inTree returns what files of ofRanks depend on where ranks have the targets in turn and the first one has the index.
+// inTree returns the dependencies of files of ofRanks in a tree whose ranks are on the targets in turn, with the
+// index on the first target.
 func inTree(targets int) func(*File) []int {
 	return func(f *File) []int {
 		on := []int{0}
@@ -68,7 +69,8 @@ func inTree(targets int) func(*File) []int {
 	}
 }
 
-// TestCopiesCover: whichever failure domain is lost, the files that depend on it are in copies elsewhere, and without two that need not be so, but is told.
+// TestCopiesCover loses each failure domain: files that depend on it have copies elsewhere. Loss of two domains may
+// lose files, which is reported.
 func TestCopiesCover(t *testing.T) {
 	for _, domains := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"a", "a", "b", "b"}, {"a", "b", "c", "d", "e"}} {
 		t.Run(fmt.Sprint(domains), func(t *testing.T) {
@@ -116,14 +118,14 @@ func TestOneDomain(t *testing.T) {
 	require.ErrorIs(t, err, ErrOneDomain)
 }
 
-// TestCopiesCutShort ends a Put before each change, with its process: a set that is listed then is whole, it is protected only when all is there, and the next
-// process completes it.
+// TestCopiesCutShort kills a Put before each change: a set that is listed then is complete, it is protected only if
+// all parts exist, and the next process completes it.
 func TestCopiesCutShort(t *testing.T) {
 	for at := 0; ; at++ {
 		s, m, data := ofRanks(t, "400", 2, 100)
 		fleet := newFleet(t, 4<<20, "a", "b", "c")
 		n := 0
-		_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: endAfter(at, &n)})
+		_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: dieAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 30)
@@ -150,7 +152,8 @@ func TestCopiesCutShort(t *testing.T) {
 	}
 }
 
-// TestProtectedCheckpoint: copies protect a checkpoint only beside the store, shards also alone.
+// TestProtectedCheckpoint checks that copies protect a checkpoint only in addition to the store, and shards also
+// without it.
 func TestProtectedCheckpoint(t *testing.T) {
 	whole, cut := &Set{}, &Set{Code: NewCode(2, 1)}
 	for _, c := range []struct {
@@ -162,8 +165,9 @@ func TestProtectedCheckpoint(t *testing.T) {
 	}
 }
 
-// TestCopiesTargetKilled kills a target for good before each of its writes, while a checkpoint is copied beside an older one. What depends on that target is in the older one's
-// copies; the next one's are there, or it is not protected.
+// TestCopiesTargetKilled kills a target before each of its writes, while a checkpoint is copied in addition to an
+// older one. Copies of the older one have the files that depended on that target; the newer one has copies, or is not
+// protected.
 func TestCopiesTargetKilled(t *testing.T) {
 	old, m, data := ofRanks(t, "200", 3, 300)
 	next, m2, data2 := ofRanks(t, "400", 3, 300)
@@ -207,7 +211,7 @@ func TestCopiesTargetKilled(t *testing.T) {
 	}
 }
 
-// TestCopiesAfterCutShort: what is half written does not stay when the job is at a later checkpoint.
+// TestCopiesAfterCutShort checks that a partial set is removed when the job has a later checkpoint.
 func TestCopiesAfterCutShort(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
 	s, m, _ := ofRanks(t, "400", 3, 100)
@@ -238,7 +242,8 @@ func TestCopiesAfterCutShort(t *testing.T) {
 	}
 }
 
-// TestCopiesSpace: the oldest goes for the next one, and the newest stays when that has no space.
+// TestCopiesSpace checks that the oldest set is removed for the next one, and that the newest stays even if the next
+// one has no space.
 func TestCopiesSpace(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b")
 	c := fleet.mount(t, false)
@@ -268,7 +273,7 @@ func TestCopiesSpace(t *testing.T) {
 	assert.Equal(t, []string{"5", "7"}, names())
 }
 
-// TestCopiesReplaced: when a target has been replaced the next Put brings back its part.
+// TestCopiesReplaced checks that the next Put restores the part of a target that was replaced.
 func TestCopiesReplaced(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
 	s, m, _ := ofRanks(t, "400", 6, 100)
@@ -289,15 +294,15 @@ func TestCopiesReplaced(t *testing.T) {
 	assert.True(t, sets[0].Protected())
 }
 
-// TestCopiesAway: what is left of copies stays as it is while a target with a part of them cannot be used, and where that has no space.
+// TestCopiesAway checks that copies are unchanged while a target with a part of them cannot be used, or has no space.
 func TestCopiesAway(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b", "c", "d")
 	s, m, data := ofRanks(t, "400", 8, 100000)
-	own := func(f *File) []int { return inTree(4)(f)[1:] } // no index
+	own := func(f *File) []int { return inTree(4)(f)[1:] } // without the index
 	_, err := fleet.mount(t, false).Put(t.Context(), s, m, own, Options{})
 	require.NoError(t, err)
 	for _, f := range m.files {
-		f.broken = syscall.ENOSPC // the store is lost; and it stands for an area that is full
+		f.broken = syscall.ENOSPC // the store is lost; the same error as of an area without space
 	}
 	left := func() {
 		sets, err := fleet.mount(t, true, "c").Sets()
@@ -319,7 +324,8 @@ func TestCopiesAway(t *testing.T) {
 	left()
 }
 
-// TestCopiesCutOtherwise: where other parts than there are are needed their bytes stay, and in the end there is one set.
+// TestCopiesCutOtherwise puts a set that has to be divided differently than before: the data stays readable
+// throughout, and in the end there is one set.
 func TestCopiesCutOtherwise(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b", "c", "d")
 	s, m := checkpointOf("400", map[string][]byte{"/melt.400.0": random(t, 100), "/melt.400.1": random(t, 100), "/melt.400.2": random(t, 100)})
@@ -347,8 +353,9 @@ func TestCopiesCutOtherwise(t *testing.T) {
 	assert.Equal(t, []int{1, 3}, sets[0].Parts)
 }
 
-// TestCopiesDividedOtherwise: a file was restored to another target, so other parts have the files, of the same targets. Parts of both divisions do not count together: a set is
-// protected only when each file has a copy outside of its domains, and in the end there is one set.
+// TestCopiesDividedOtherwise restores a file to another target, which changes the division on the same targets. Parts
+// of both divisions are not combined: a set is protected only if each file has a copy outside of its domains. In the
+// end there is one set.
 func TestCopiesDividedOtherwise(t *testing.T) {
 	s, m := checkpointOf("400", map[string][]byte{"/melt.400.0": random(t, 100), "/melt.400.1": random(t, 100)})
 	on := func(first int) func(*File) []int {
@@ -360,7 +367,7 @@ func TestCopiesDividedOtherwise(t *testing.T) {
 		require.NoError(t, err)
 		fleet.devices[0] = newAreaDevice(t, 4<<20)
 		n := 0
-		_, err = fleet.mount(t, false).Put(t.Context(), s, m, on(1), Options{Workers: 1, step: endAfter(at, &n)})
+		_, err = fleet.mount(t, false).Put(t.Context(), s, m, on(1), Options{Workers: 1, step: dieAfter(at, &n)})
 		require.Equal(t, n > at, err != nil)
 		sets, e := fleet.mount(t, true).Sets()
 		require.NoError(t, e)
@@ -384,7 +391,7 @@ func TestCopiesDividedOtherwise(t *testing.T) {
 	}
 }
 
-// TestMergeCopies: a checkpoint is complete if each file is in the store as it was, or in a copy.
+// TestMergeCopies checks that a checkpoint is complete if each file is unchanged in the store, or has a copy.
 func TestMergeCopies(t *testing.T) {
 	s, m, _ := ofRanks(t, "400", 3, 10)
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
@@ -402,7 +409,7 @@ func TestMergeCopies(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		without  []string
-		edit     func(f *checkpoint.File) bool // false: the store has not got it
+		edit     func(f *checkpoint.File) bool // false: the store lacks the file
 		sets     int
 		need     int
 		complete bool
@@ -444,8 +451,8 @@ func TestMergeCopies(t *testing.T) {
 	}
 }
 
-// TestMergeElsewhere: what the store has of a checkpoint counts, too, where its names fit another pattern without those that are lost. What it has of
-// other content is named: it would be lost if the checkpoint were copied back.
+// TestMergeElsewhere checks that the remaining files of a checkpoint count even if, without the lost ones, their names match another
+// pattern. Files of the store with other content are listed, since restoring the checkpoint would replace them.
 func TestMergeElsewhere(t *testing.T) {
 	s, m, _ := ofRanks(t, "400", 3, 10)
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
@@ -455,7 +462,7 @@ func TestMergeElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	for _, c := range []struct {
 		name     string
-		pattern  string // of what the store has, or "" if it fits none
+		pattern  string // pattern of the files of the store, or "" if they match none
 		edit     func(f *checkpoint.File) bool
 		need     int
 		inStore  bool
@@ -520,7 +527,7 @@ func TestMergeElsewhere(t *testing.T) {
 	}
 }
 
-// TestMergeStem: the rest of a pattern depends on the files that are there. Sets of one series on several levels are one series all the same.
+// TestMergeStem merges sets of one series whose patterns differ behind the step, since that part depends on the files of each level.
 func TestMergeStem(t *testing.T) {
 	one, m, _ := ofRanks(t, "400", 1, 10)
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
@@ -538,7 +545,7 @@ func TestMergeStem(t *testing.T) {
 	assert.NotNil(t, merged[0].Checkpoints[0].Copied)
 	assert.False(t, merged[0].Rewritten(&merged[0].Checkpoints[0]))
 
-	sets[0].Files[0].Size++ // it was written again
+	sets[0].Files[0].Size++ // the checkpoint was written again
 	merged = Merge([]checkpoint.Series{{Pattern: "melt.{step}.*", Sets: []checkpoint.Set{stored, more}}}, nil, sets, nil, "")
 	require.Len(t, merged[0].Checkpoints, 3)
 	for i := range 2 {
@@ -547,7 +554,8 @@ func TestMergeStem(t *testing.T) {
 	}
 }
 
-// TestCopiesDamagedManifest: one damaged manifest takes a part of one checkpoint, and keeps no other from being copied. Nothing is left in its place.
+// TestCopiesDamagedManifest damages one manifest. One checkpoint loses a part, other checkpoints are still copied, and the files of the
+// part are removed.
 func TestCopiesDamagedManifest(t *testing.T) {
 	old, m, _ := ofRanks(t, "200", 3, 10)
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
@@ -573,7 +581,7 @@ func TestCopiesDamagedManifest(t *testing.T) {
 	assert.Empty(t, removed)
 }
 
-// TestUseless: what a later version has written is of use to that.
+// TestUseless checks that a set of a later version is not considered useless.
 func TestUseless(t *testing.T) {
 	for text, useless := range map[string]bool{
 		"":                                      true,
@@ -587,7 +595,7 @@ func TestUseless(t *testing.T) {
 	assert.False(t, (&DamagedSet{"", syscall.EIO}).useless(), "its target may be back")
 }
 
-// TestCopiesOtherPattern: copies that were found by another pattern are taken as they are, with the new one.
+// TestCopiesOtherPattern checks that copies which were found by another pattern are kept, and get the new pattern.
 func TestCopiesOtherPattern(t *testing.T) {
 	for _, pattern := range []string{"melt.{step}.0", "{name}"} {
 		t.Run(pattern, func(t *testing.T) {
@@ -595,7 +603,7 @@ func TestCopiesOtherPattern(t *testing.T) {
 			fleet := newFleet(t, 8<<20, "a", "b", "c")
 			put := func() {
 				n := 0
-				_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: endAfter(1000, &n)})
+				_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: dieAfter(1000, &n)})
 				require.NoError(t, err)
 			}
 			put()

@@ -13,15 +13,15 @@ import (
 	"nvmecr/internal/crc64"
 )
 
-// ErrDamaged is in errors about bytes that differ from their checksum.
+// ErrDamaged is wrapped by errors about bytes that differ from their checksum.
 var ErrDamaged = errors.New("checksum mismatch")
 
-// blockSize is how much is read, and written, in one call.
+// blockSize is the number of bytes of one read or write call.
 const blockSize = 1 << 20
 
 var zeros [blockSize]byte
 
-// each has workers, several at once, take all places of a set.
+// each passes all places of a set to several workers, which run concurrently.
 func (o *Options) each(ctx context.Context, places []place, worker func(context.Context, <-chan place) error) error {
 	queue := make(chan place)
 	group, ctx := errgroup.WithContext(ctx)
@@ -39,7 +39,7 @@ func (o *Options) each(ctx context.Context, places []place, worker func(context.
 	for range min(o.workers(), len(places)) {
 		group.Go(func() error {
 			if o.Background {
-				StepBack()
+				LowerPriority()
 			}
 			return worker(ctx, queue)
 		})
@@ -58,7 +58,7 @@ func (s *Set) places(want func(place) bool) (list []place) {
 	return list
 }
 
-// copy copies the segments that no journal has.
+// copy copies the segments that are in no journal.
 func (p *partial) copy(ctx context.Context, src Source) error {
 	limit := p.o.limiter()
 	return p.o.each(ctx, p.missing(), func(ctx context.Context, queue <-chan place) error {
@@ -82,7 +82,8 @@ func (p *partial) copy(ctx context.Context, src Source) error {
 	})
 }
 
-// missing returns those places of the share that no journal has. A compressed file of no bytes is in none, and everybody writes it.
+// missing returns the places of the share that are in no journal. An empty file has no journal entry; with
+// compression every process writes it.
 func (p *partial) missing() (list []place) {
 	for i, at := range p.set.copied() {
 		if (p.o.Share.has(i) || p.set.Files[at.file].Size == 0) && !p.whole(at) {
@@ -92,7 +93,7 @@ func (p *partial) missing() (list []place) {
 	return list
 }
 
-// whole reports whether journals have a place.
+// whole reports whether a journal has the place.
 func (p *partial) whole(at place) bool {
 	if p.set.Compress == Plain {
 		return p.done[at]
@@ -100,7 +101,7 @@ func (p *partial) whole(at place) bool {
 	return p.has(at.file)
 }
 
-// A copier is one worker: the file that it had last stays open.
+// A copier is one worker. It keeps its last file open.
 type copier struct {
 	*partial
 	src  Source
@@ -109,9 +110,9 @@ type copier struct {
 	to   file
 	buf  []byte
 
-	before    file // the same file of the set before; or nil
+	before    file // the same file of the previous set; or nil
 	beforeBuf []byte
-	cloned    int64 // bytes of the segment
+	cloned    int64 // cloned bytes of the segment
 
 	limit *rate.Limiter // shared by the workers; or nil
 }
@@ -161,12 +162,12 @@ func (c *copier) close() error {
 	}
 	c.file = -1
 	if c.before != nil {
-		_ = c.before.Close() // nothing is written by it
+		_ = c.before.Close() // only read
 	}
 	return errors.Join(c.from.Close(), c.to.Close())
 }
 
-// segment copies one; what is a hole in the store stays one.
+// segment copies a segment. Holes stay holes.
 func (c *copier) segment(ctx context.Context, off, n int64) (Sum, error) {
 	sum, end := uint64(0), off+n
 	for off < end {
@@ -177,7 +178,7 @@ func (c *copier) segment(ctx context.Context, off, n int64) (Sum, error) {
 		if err != nil {
 			return 0, err
 		}
-		sum = ofZeros(sum, from-off)
+		sum = appendZeros(sum, from-off)
 		for off = from; off < min(to, end); {
 			part := c.buf[:min(int64(len(c.buf)), min(to, end)-off)]
 			if err := c.block(ctx, part, off); err != nil {
@@ -196,14 +197,14 @@ func (c *copier) block(ctx context.Context, part []byte, off int64) error {
 	}
 	if n, err := c.from.ReadAt(part, off); n < len(part) {
 		if err == nil || errors.Is(err, io.EOF) {
-			err = ErrChanged // it is shorter now
+			err = ErrChanged // the file was truncated
 		}
 		return err
 	}
 	return c.store(part, off)
 }
 
-// await waits until n bytes are within the limit, if there is one.
+// await waits until the rate limit, if any, permits n more bytes.
 func await(ctx context.Context, limit *rate.Limiter, n int) error {
 	if limit != nil {
 		if err := limit.WaitN(ctx, n); err != nil {
@@ -213,15 +214,15 @@ func await(ctx context.Context, limit *rate.Limiter, n int) error {
 	return context.Cause(ctx)
 }
 
-// ofZeros is the checksum of what sum is that of, followed by n zeros.
-func ofZeros(sum uint64, n int64) uint64 {
+// appendZeros returns the checksum of the data of sum followed by n zeros.
+func appendZeros(sum uint64, n int64) uint64 {
 	for ; n > 0; n -= blockSize {
 		sum = crc64.Update(sum, zeros[:min(n, blockSize)])
 	}
 	return sum
 }
 
-// copied returns the places that are copied, and verified, at once: segments, or whole files that are compressed.
+// copied returns the places that are copied and verified as a unit: segments, or whole files if they are compressed.
 func (s *Set) copied() []place {
 	if s.Compress == Plain {
 		return s.places(func(place) bool { return true })
@@ -233,7 +234,7 @@ func (s *Set) copied() []place {
 	return list
 }
 
-// verify compares places of the files in root with the checksums of a set, and calls done for each; or that is nil.
+// verify compares places of the files in root with the checksums of a set, and calls done, unless nil, for each.
 func verify(ctx context.Context, root directory, s *Set, places []place, o Options, done func(place) error) error {
 	limit := o.limiter()
 	return o.each(ctx, places, func(ctx context.Context, queue <-chan place) error {
@@ -284,7 +285,7 @@ func verifySegment(ctx context.Context, root directory, s *Set, f *File, segment
 	}
 	defer from.Close()
 	off, n := f.segment(segment)
-	from.Forget(off, n) // where that is not done what is in memory is compared
+	from.Forget(off, n) // if that is not supported the cached data is verified
 	sum, begin := uint64(0), off
 	for end := off + n; off < end; {
 		part := buf[:min(int64(len(buf)), end-off)]

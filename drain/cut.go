@@ -15,8 +15,8 @@ import (
 // A cutting is the state of a set that is being cut into shards.
 type cutting struct {
 	Code
-	set   *Set       // whole
-	parts []*partial // by the number of the shard; nil: it is there, or its target is away
+	set   *Set       // with whole files
+	parts []*partial // by the number of the shard; nil: it exists, or its target cannot be used
 	o     *Options
 }
 

@@ -16,25 +16,26 @@ import (
 // A directory stores the sets of a level. Names in it are relative paths, and none leads out of it.
 type directory interface {
 	Open(name string, flags int, mode fs.FileMode) (file, error)
-	// Sub returns a directory in it, which is closed on its own.
+	// Sub opens a subdirectory. The caller closes it.
 	Sub(name string) (directory, error)
-	// List returns what is in it: names, in their order.
+	// List returns the names in the directory, sorted.
 	List() ([]string, error)
 	MkdirAll(name string) error
 	Rename(from, to string) error
-	// Link gives a file a second name, unless something has that: then the error is in fs.ErrExist. It is in errNoLinks where files have one name only.
+	// Link gives a file a second name. If the name exists, the error wraps fs.ErrExist. If the file system has no hard links, the error
+	// wraps errNoLinks.
 	Link(from, to string) error
 	Remove(name string) error
 	RemoveAll(name string) error
 	Chtimes(name string, modified time.Time) error
-	// Size returns that of a file. For anything else the error is in ErrDamaged.
+	// Size returns the size of a file. The error for anything else wraps ErrDamaged.
 	Size(name string) (int64, error)
 	// Sync makes the names in a directory durable.
 	Sync(name string) error
 	Close() error
 }
 
-// A file is an open file of a directory. Writes go to its end, or to where they say.
+// A file is an open file of a directory. Write appends, WriteAt writes at an offset.
 type file interface {
 	io.Writer
 	io.WriterAt
@@ -43,18 +44,18 @@ type file interface {
 	Truncate(size int64) error
 	Chmod(mode fs.FileMode) error
 	Sync() error
-	// Data returns the first range from off on that is no hole; behind all of them if there is none.
+	// Data returns the first range from off on that is not a hole; a range at pastEnd if there is none.
 	Data(off int64) (from, to int64, err error)
-	// Clone has a range of another file of the directory be that of this one, too, stored once until one of them is written to.
+	// Clone makes a range share its blocks with the same range of another file, until one of them is written to.
 	Clone(from file, off, n int64) error
-	// Forget has a range that is durable read from where it is, not from memory, as far as that can be.
+	// Forget drops a durable range from caches, as far as possible, so that reads go to the storage.
 	Forget(off, n int64)
 }
 
-// errNoLinks: files have one name only, as on some network file systems.
+// errNoLinks means that the file system has no hard links, as some network file systems.
 var errNoLinks = errors.New("no hard links")
 
-// pastEnd is where Data finds data that is not there.
+// pastEnd is the offset that Data returns if there is no data.
 const pastEnd = 1<<63 - 1
 
 // readFile returns the content of a file.
@@ -73,7 +74,7 @@ func readFrom(d directory, name string, off int64) (text []byte, err error) {
 // A hostDir is a directory of a file system of the host.
 type hostDir struct{ *os.Root }
 
-// named returns an error with the whole path: those of an os.Root have the path in it only.
+// named returns an error with the whole path. The errors of an os.Root have only the path relative to the root.
 func (d hostDir) named(err error) error {
 	whole := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -154,7 +155,7 @@ func (d hostDir) Sync(name string) error {
 	}
 	err = f.Sync()
 	if errors.Is(err, syscall.EINVAL) {
-		err = nil // some network file systems have no sync of a directory: what it holds is with their servers
+		err = nil // some network file systems cannot sync a directory: its names are on their servers
 	}
 	return errors.Join(err, f.Close())
 }
@@ -185,7 +186,7 @@ func (f hostFile) Data(off int64) (from, to int64, err error) {
 	switch {
 	case errors.Is(err, syscall.ENXIO): // a hole up to the end
 		return pastEnd, pastEnd, nil
-	case errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP): // a file system that knows no holes
+	case errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP): // a file system without holes
 		return off, pastEnd, nil
 	}
 	return from, to, err

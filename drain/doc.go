@@ -40,7 +40,7 @@
 // processes that write the set together ([Share]), and "shared" with the bytes that were cloned from the set before. A last line without a line feed is ignored.
 //
 // The manifest of a set that peers copy, too, has the member "call" until the set is complete: "peers" are names in .peers, "limit" is the most bytes that each
-// process copies in a second, and "background" says that the processes are to step back. An empty line of a journal says that its writer is alive.
+// process copies in a second, and "background" says that the processes run with a low priority. An empty line of a journal says that its writer is alive.
 //
 // A copy area ([Copies]) has only a part of a set's files. In the manifest "rest" lists the other files, and "parts" the targets that have
 // parts of the set. "division" is a CRC-64/NVME of which parts have which files: parts of one division belong together.

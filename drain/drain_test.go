@@ -99,7 +99,7 @@ func TestPut(t *testing.T) {
 	requireSet(t, l, s, data)
 }
 
-// A buffer is where Get writes to.
+// A buffer is a destination of Get.
 type buffer []byte
 
 func (b buffer) WriteAt(p []byte, off int64) (int, error) { return copy(b[off:], p), nil }
@@ -125,7 +125,8 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// TestCutShort ends a Put before each change of the directory: then nothing counts, or all of it, and the next Put completes it.
+// TestCutShort kills a Put before each change of the directory: the set must count as a whole or not at all, and the
+// next Put must complete it.
 func TestCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/melt.400.1": random(t, 100), "/melt.400.2": nil}
 	for at := 0; ; at++ {
@@ -158,7 +159,7 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestGoesOn: what a journal has is not read again.
+// TestGoesOn checks that segments in a journal are not read again.
 func TestGoesOn(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20), "/melt.400.2": random(t, 40)}
 	s, m := checkpointOf("400", data)
@@ -174,7 +175,7 @@ func TestGoesOn(t *testing.T) {
 	require.Len(t, journals, 1)
 	j, err := os.OpenFile(journals[0], os.O_WRONLY|os.O_APPEND, 0)
 	require.NoError(t, err)
-	_, err = j.WriteString("\x00\n{\"file\":7,\"segment\":0}\n{\"file\":0,\"segment\":-1}\n{\"file\":2,\"segment\":0,\"crc64nvme\":\"0000000000000001\"}") // noise, and a line that was cut short
+	_, err = j.WriteString("\x00\n{\"file\":7,\"segment\":0}\n{\"file\":0,\"segment\":-1}\n{\"file\":2,\"segment\":0,\"crc64nvme\":\"0000000000000001\"}") // invalid lines, and a truncated one
 	require.NoError(t, errors.Join(err, j.Close()))
 
 	m.files["melt.400.2"].broken = nil
@@ -184,7 +185,7 @@ func TestGoesOn(t *testing.T) {
 	requireSet(t, l, s, data)
 }
 
-// TestJournalLies: what a journal says and the files have not is found out, and the next Put starts over.
+// TestJournalLies checks that a wrong journal entry is detected, and that the next Put starts over.
 func TestJournalLies(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20)}
 	s, m := checkpointOf("400", data)
@@ -202,7 +203,8 @@ func TestJournalLies(t *testing.T) {
 	requireSet(t, l, s, data)
 }
 
-// TestChanged: files that are replaced while they are copied make no set; those of a later checkpoint of the same names one of their own.
+// TestChanged replaces files while they are copied: they do not become a set. Files of a later checkpoint with the
+// same names become another set.
 func TestChanged(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10)}
 	s, m := checkpointOf("400", data)
@@ -234,8 +236,8 @@ func TestChanged(t *testing.T) {
 	assert.Equal(t, second.Dir, sets[0].Dir)
 }
 
-// endAfter is a step that ends the process after so many of them, which it counts.
-func endAfter(at int, n *int) func(string) error {
+// dieAfter returns a step that kills the process after a number of steps. n counts them.
+func dieAfter(at int, n *int) func(string) error {
 	return func(string) error {
 		if *n++; *n > at {
 			return errDead
@@ -244,7 +246,7 @@ func endAfter(at int, n *int) func(string) error {
 	}
 }
 
-// putAtOnce has several processes put the same set.
+// putAtOnce puts the same set in several processes.
 func putAtOnce(t *testing.T, dir string, s *Set, m Source) {
 	var all sync.WaitGroup
 	for range 3 {
@@ -257,7 +259,7 @@ func putAtOnce(t *testing.T, dir string, s *Set, m Source) {
 	all.Wait()
 }
 
-// TestTwoAtOnce: several hosts may put the same set.
+// TestTwoAtOnce checks that several hosts may put the same set.
 func TestTwoAtOnce(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 5*blockSize), "/a/melt.400.1": random(t, 20)}
 	for range 20 {
@@ -273,7 +275,7 @@ func TestDamage(t *testing.T) {
 	cases := []struct {
 		name   string
 		damage func(dir string) error
-		found  error // by Verify
+		found  error // of Verify
 		sets   bool  // whether the set is listed
 	}{
 		{"a bit", func(dir string) error {
@@ -341,7 +343,7 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// TestAbandoned: what was never completed of an older set is removed, a day after the last change, by the next set of the series.
+// TestAbandoned checks that the next set of a series removes the files of older sets that were never completed, a day after the last change.
 func TestAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)
@@ -382,7 +384,7 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// TestWholePath: errors of the second level say where it is.
+// TestWholePath checks that errors of the second level have the whole path.
 func TestWholePath(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)
@@ -393,7 +395,8 @@ func TestWholePath(t *testing.T) {
 	require.ErrorContains(t, err, filepath.Join(dir, "melt", partialDir))
 }
 
-// TestLateBegin has a process begin a set while another one completes it: whatever the late one has come to when it is killed, the set stays.
+// TestLateBegin begins a set in one process while another process completes the set. The set stays, at whatever step the late process is
+// killed.
 func TestLateBegin(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10), "/a/melt.400.1": random(t, 20)}
 	for at := 1; ; at++ {

@@ -30,7 +30,7 @@ func (l *Level) gather(p *partial) error {
 			err = l.root.Rename(path.Join(partialDir, name), aside)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // another process was faster
+			continue // another process has moved it
 		}
 		if err == nil {
 			err = p.takeFrom(aside)
@@ -47,7 +47,7 @@ func (l *Level) gather(p *partial) error {
 func (p *partial) takeFrom(aside string) error {
 	old := newPartial(aside, p.o)
 	if old.reopen(p.level) != nil {
-		return nil // a Put that has just begun
+		return nil // no manifest: that Put has just begun
 	}
 	defer old.close()
 	if !old.set.Same(p.set) || old.set.Compress != p.set.Compress {
@@ -89,7 +89,7 @@ func (p *partial) take(old *partial, file int) error {
 	return nil
 }
 
-// has reports whether the journals have all segments of a file. Of an empty file they have none, so it is false.
+// has reports whether the journals have all segments of a file. It is false for an empty file, which has no entry.
 func (p *partial) has(file int) bool {
 	f := &p.set.Files[file]
 	for i := range f.segments() {
@@ -100,14 +100,14 @@ func (p *partial) has(file int) bool {
 	return f.Size > 0
 }
 
-// removeAbandoned removes what was copied of older sets of the series and never completed: a run copies the newest set only, so no process goes on with them. What cannot be
-// removed stays for the next Put.
+// removeAbandoned removes the files of older sets of the series that were never completed. A run copies only the newest set, so no process
+// continues the older ones. Files that cannot be removed stay for the next Put.
 func (l *Level) removeAbandoned(p *partial) {
 	d, ok := l.root.(hostDir)
 	if !ok {
-		return // the owner of an area removes them
+		return // the owner of an area removes its incomplete sets
 	}
-	now, err := d.changed(p.name) // by the clock of the file system: the journal has just been made
+	now, err := d.changed(p.name) // by the clock of the file system: the journal was created just now
 	if err != nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (l *Level) removeAbandoned(p *partial) {
 		}
 		aside := path.Join(removalDir, uuid.NewString())
 		if l.root.MkdirAll(removalDir) == nil && l.root.Rename(dir, aside) == nil {
-			_ = l.root.RemoveAll(aside) // or the next removal does
+			_ = l.root.RemoveAll(aside) // if that fails, the next call tries again
 		}
 	}
 }

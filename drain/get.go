@@ -11,8 +11,8 @@ import (
 	"nvmecr/internal/crc64"
 )
 
-// Get writes the data of a file of a set to w, which has the size of the file already, and leaves its holes out.
-// The error is in ErrDamaged if the bytes differ from their checksums: then w has some of them.
+// Get writes the data of a file of a set to w, except for holes. w has the size of the file already. If the bytes
+// differ from their checksums the error wraps ErrDamaged, and w may have some of them.
 func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	f := &s.Files[file]
 	if s.Compress != Plain {
@@ -34,7 +34,7 @@ func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opti
 	return nil
 }
 
-// getCompressed is Get of a file that is compressed.
+// getCompressed is Get for a compressed file.
 func (l *Level) getCompressed(ctx context.Context, s *Set, f *File, w io.WriterAt, o Options) error {
 	dir, err := l.root.Sub(filepath.Base(s.Dir))
 	if err != nil {
@@ -57,7 +57,7 @@ func getSegment(ctx context.Context, from file, w io.WriterAt, f *File, segment 
 			return err
 		}
 		data, hole = min(data, end), min(hole, end)
-		sum = ofZeros(sum, data-off)
+		sum = appendZeros(sum, data-off)
 		for off = data; off < hole; {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)

@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file")
 
-// TestGolden: the manifest of version 1, byte for byte.
+// TestGolden compares a manifest of version 1, byte for byte.
 func TestGolden(t *testing.T) {
 	s := &Set{
 		Store: "melt", Pattern: "melt.{step}.*", Name: "400", Ranks: 2, Tree: false, Ended: noon, Drained: noon.Add(1e9),
@@ -31,11 +31,11 @@ func TestGolden(t *testing.T) {
 
 	got, err := decode(want)
 	require.NoError(t, err)
-	s.Files[1].Sums = nil // as JSON has it
+	s.Files[1].Sums = nil // as decoded from JSON
 	assert.Equal(t, s, got)
 }
 
-// TestGoldenCall: the manifest of a set that peers copy, too, byte for byte.
+// TestGoldenCall compares the manifest of a set that peers help to copy, byte for byte.
 func TestGoldenCall(t *testing.T) {
 	s := &Set{
 		Store: "melt", Pattern: "melt.{step}.*", Name: "400", Ranks: 1, Tree: true, Ended: noon,
@@ -55,7 +55,7 @@ func TestGoldenCall(t *testing.T) {
 	assert.Equal(t, s, got)
 }
 
-// TestGoldenShards: the manifest of a shard, and all shards of a file, byte for byte.
+// TestGoldenShards compares the manifest of a shard, and all shards of a file, byte for byte.
 func TestGoldenShards(t *testing.T) {
 	s := &Set{
 		Store: "melt", Pattern: "melt.{step}.*", Name: "400", Ranks: 2, Tree: true, Ended: noon, Drained: noon.Add(1e9),
@@ -92,7 +92,7 @@ func TestGoldenShards(t *testing.T) {
 	assert.Equal(t, []string{"hellrl", "o wod\x00", "f\xefZj^\xb4", "a\xaaAiH\xd8"}, shards)
 }
 
-// FuzzManifest: whatever the text, there is a set or an error in ErrManifest.
+// FuzzManifest checks that any text decodes to a set, or to an error that wraps ErrManifest.
 func FuzzManifest(f *testing.F) {
 	text, err := os.ReadFile("testdata/manifest-v1.json")
 	require.NoError(f, err)

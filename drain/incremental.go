@@ -20,10 +20,10 @@ const unitSize = 32 << 10
 // A base is the previous set of the series, with which a new set shares data.
 type base struct {
 	root  directory
-	files map[string]string // the paths of its files, by what they are in each set of the series
+	files map[string]string // paths of its files, by role
 }
 
-// share makes a new set share data with the previous one, if that is wanted.
+// share prepares to share data with the previous set, if that is requested.
 func (p *partial) share() {
 	if p.o.Incremental && p.set.Compress == Plain {
 		p.base = p.level.base(p.set)
@@ -32,7 +32,7 @@ func (p *partial) share() {
 
 // base opens the newest set of the series of s. It is nil if no set can be used: then s is written as a whole.
 func (l *Level) base(s *Set) *base {
-	sets, _ := l.Sets() // those that are damaged are of no use
+	sets, _ := l.Sets() // damaged sets are not used
 	var newest *Set
 	for i := range sets {
 		if b := &sets[i]; checkpoint.Stem(b.Pattern) == checkpoint.Stem(s.Pattern) && b.Compress == Plain && (newest == nil || b.Ended.After(newest.Ended)) {
@@ -43,7 +43,7 @@ func (l *Level) base(s *Set) *base {
 		return nil
 	}
 	root, err := l.root.Sub(path.Base(newest.Dir))
-	if err != nil { // somebody has removed the set
+	if err != nil { // the set was removed meanwhile
 		return nil
 	}
 	b := &base{root: root, files: map[string]string{}}
@@ -71,7 +71,7 @@ func (b *base) open(s *Set, f *File) file {
 	if err != nil {
 		return nil
 	}
-	from.Forget(0, 0) // all of it: damage on the disk is not to be shared
+	from.Forget(0, 0) // drop the page cache: damage on the disk must not be shared
 	return from
 }
 
@@ -87,7 +87,7 @@ func (c *copier) store(part []byte, off int64) error {
 	var before []byte
 	if c.before != nil {
 		before = c.beforeBuf[:len(part)]
-		n, _ := c.before.ReadAt(before, off) // it may be shorter; and what cannot be read is not shared
+		n, _ := c.before.ReadAt(before, off) // units beyond a short read or an error are not shared
 		before = before[:n]
 	}
 	for at := 0; at < len(part); {
@@ -125,7 +125,8 @@ func firstRun(part, before []byte) (n int, same bool) {
 	return n, same
 }
 
-// CanShare returns nil if sets can share units on the level, else the reason. It tries with two files of its own.
+// CanShare returns nil if sets can share units on the level, or the reason why not. It tries with two temporary
+// files.
 func (l *Level) CanShare() (err error) {
 	dir := path.Join(partialDir, "try-"+uuid.NewString())
 	if err := l.root.MkdirAll(dir); err != nil {

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cloningDir is a directory whose files can share ranges: they are copied.
+// A cloningDir emulates a directory whose files can share ranges, by copying them.
 type cloningDir struct {
 	directory
 	cloned *atomic.Int64 // bytes
-	broken error         // of each Clone
+	broken error         // error of each Clone
 }
 
 func (d cloningDir) Open(name string, flags int, mode fs.FileMode) (file, error) {
@@ -61,7 +61,7 @@ func cloning(l *Level, broken error) *atomic.Int64 {
 	return n
 }
 
-// putNext puts a set of one file, so many hours after noon, and checks what is there.
+// putNext puts a set of one file, a number of hours after noon, and checks the level.
 func putNext(t *testing.T, l *Level, name string, hours int, data []byte, o Options) *Set {
 	t.Helper()
 	path := "/melt." + name + ".0"
@@ -75,7 +75,7 @@ func putNext(t *testing.T, l *Level, name string, hours int, data []byte, o Opti
 	return put
 }
 
-// changed returns data with other bytes at places.
+// changed returns data with different bytes at some offsets.
 func changed(data []byte, at ...int) []byte {
 	data = bytes.Clone(data)
 	for _, i := range at {
@@ -88,7 +88,7 @@ var incremental = Options{Incremental: true}
 
 func TestIncremental(t *testing.T) {
 	data := random(t, 3*blockSize+unitSize+5)
-	whole := int64(len(data) - 5) // of which units are
+	whole := int64(len(data) - 5) // size in whole units
 	hole := bytes.Clone(data)
 	clear(hole[blockSize : 2*blockSize])
 	file := func(s *Set) string { return filepath.Join(s.Dir, "melt.400.0") }
@@ -126,7 +126,7 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
-// TestIncrementalBase: what is shared is that of the newest set of the series, and only if that is asked for.
+// TestIncrementalBase checks that data is shared with the newest set of the series, and only on request.
 func TestIncrementalBase(t *testing.T) {
 	l := open(t, t.TempDir())
 	cloning(l, nil)
@@ -152,7 +152,7 @@ func TestIncrementalBase(t *testing.T) {
 	assert.Zero(t, put.Shared, "another series")
 }
 
-// TestIncrementalRemoved: a set does not need the one that it shares units with.
+// TestIncrementalRemoved removes the set with which another one shares units.
 func TestIncrementalRemoved(t *testing.T) {
 	l := open(t, t.TempDir())
 	cloning(l, nil)
@@ -163,7 +163,7 @@ func TestIncrementalRemoved(t *testing.T) {
 	require.NoError(t, l.Verify(t.Context(), after, Options{}))
 }
 
-// TestIncrementalCutShort ends a Put of a set that shares units before each change of the directory.
+// TestIncrementalCutShort kills a Put of a set that shares units before each change of the directory.
 func TestIncrementalCutShort(t *testing.T) {
 	data := random(t, 2*blockSize+7)
 	for at := 0; ; at++ {
@@ -173,7 +173,7 @@ func TestIncrementalCutShort(t *testing.T) {
 		n := 0
 		s, m := checkpointOf("600", map[string][]byte{"/melt.600.0": changed(data, unitSize)})
 		s.Ended = noon.Add(time.Hour)
-		_, err := l.Put(t.Context(), s, m, Options{Incremental: true, Workers: 1, step: endAfter(at, &n)})
+		_, err := l.Put(t.Context(), s, m, Options{Incremental: true, Workers: 1, step: dieAfter(at, &n)})
 		if err == nil {
 			require.Greater(t, at, 5)
 			return
@@ -183,7 +183,7 @@ func TestIncrementalCutShort(t *testing.T) {
 	}
 }
 
-// TestCannotShare: where units cannot be shared that is said, and they are written.
+// TestCannotShare checks that units are written if they cannot be shared, and that CanShare returns the reason.
 func TestCannotShare(t *testing.T) {
 	l := open(t, t.TempDir())
 	cloning(l, syscall.EOPNOTSUPP)
@@ -227,7 +227,7 @@ func used(t *testing.T, dir string) int64 {
 	return int64(s.Blocks-s.Bfree) * s.Bsize
 }
 
-// TestIncrementalXFS: what is shared takes no space, and outlives the set that had it first.
+// TestIncrementalXFS checks that shared data takes no space, and outlives the set that wrote it.
 func TestIncrementalXFS(t *testing.T) {
 	l := open(t, mountXFS(t))
 	require.NoError(t, l.CanShare())

@@ -22,8 +22,8 @@ type joined struct {
 // A shard is a shard of one file.
 type shard struct {
 	part part
-	file file  // nil: it cannot be read
-	err  error // why
+	file file  // nil if it cannot be read
+	err  error // why file is nil
 }
 
 // joined calls use with a file that reads from the existing shards.
@@ -66,7 +66,7 @@ func (j *joined) close() (err error) {
 	return err
 }
 
-// read is a shardReader.
+// read reads a part of a shard; it is a shardReader.
 func (j *joined) read(shard int, b []byte, off int64) error {
 	s := &j.shards[shard]
 	if s.err != nil {
@@ -146,7 +146,8 @@ func (j *joined) segment(ctx context.Context, i int, use func(b []byte, off int6
 	return sums.all, nil
 }
 
-// segmentWithout is segment without the shards that are damaged there. It writes zeros, too: w has wrong bytes.
+// segmentWithout is segment without the shards that are damaged there. It also writes zeros, since wrong bytes may
+// have been written to w.
 func (j *joined) segmentWithout(ctx context.Context, i int, w io.WriterAt, damage error) (int64, error) {
 	whole := slices.Clone(j.shards)
 	defer func() { j.shards = whole }()

@@ -20,7 +20,7 @@ const (
 	removalDir = ".removing"
 )
 
-// A Level is where the sets of a store are kept.
+// A Level is a directory that keeps the sets of a store.
 type Level struct {
 	dir  string // absolute
 	root directory
@@ -46,11 +46,11 @@ func Open(dir, store string) (*Level, error) {
 	return &Level{dir, hostDir{root}}, nil
 }
 
-// Close ends the use of the level.
+// Close closes the level.
 func (l *Level) Close() error { return l.root.Close() }
 
-// Sets returns the sets that are whole, in order of their directories' names. Directories whose manifest
-// cannot be used are left out and named in the error; the sets are valid nevertheless.
+// Sets returns the complete sets, in the order of their directory names. Directories whose manifest cannot be used
+// are left out and named in the error, a DamagedSets; the returned sets are valid nevertheless.
 func (l *Level) Sets() (sets []Set, err error) {
 	names, err := l.root.List()
 	if err != nil {
@@ -63,7 +63,7 @@ func (l *Level) Sets() (sets []Set, err error) {
 		}
 		s, e2 := l.manifest(name)
 		switch {
-		case errors.Is(e2, fs.ErrNotExist) || errors.Is(e2, syscall.ENOTDIR): // not ours
+		case errors.Is(e2, fs.ErrNotExist) || errors.Is(e2, syscall.ENOTDIR): // not a set
 		case e2 != nil:
 			damaged = append(damaged, &DamagedSet{filepath.Join(l.dir, name), e2})
 		case s.Drained.IsZero():
@@ -88,7 +88,7 @@ func readManifest(d directory, name string) (*Set, error) {
 	return decode(text)
 }
 
-// Remove removes a set. It is gone at once; its space may follow.
+// Remove removes a set. The set disappears at once; its space is freed after that.
 func (l *Level) Remove(s *Set) error { return l.remove(filepath.Base(s.Dir)) }
 
 func (l *Level) remove(dir string) error {
@@ -102,7 +102,7 @@ func (l *Level) remove(dir string) error {
 	return errors.Join(l.root.Sync("."), l.root.RemoveAll(removalDir))
 }
 
-// Verify reads all files of a set and compares the checksums. The error is in ErrDamaged if there is damage.
+// Verify compares all files of a set with their checksums. On damage the error wraps ErrDamaged.
 func (l *Level) Verify(ctx context.Context, s *Set, o Options) error {
 	root, err := l.root.Sub(filepath.Base(s.Dir))
 	if err != nil {
@@ -114,7 +114,8 @@ func (l *Level) Verify(ctx context.Context, s *Set, o Options) error {
 
 var unfit = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// label is the name of the directory of a set: what its files' paths have up to the step, as far as it is fit for a name.
+// label returns the name for the directory of a set: the paths of its files up to the step, as far as these
+// characters are valid in a name.
 func label(s *Set) string {
 	name := s.Name
 	if i := strings.IndexByte(s.Pattern, '{'); i >= 0 {

@@ -12,13 +12,13 @@ import (
 type Checkpoint struct {
 	checkpoint.Set
 	Stored bool // it is in the store
-	// Elsewhere is true if the store has all of its files, but not as a set of this series: there their names fit other patterns.
+	// Elsewhere is true if the store has all files of the checkpoint, but in series of other patterns, which match their names.
 	Elsewhere bool
-	// Replaced are the files of the store that have names of files of this checkpoint, and other content, and belong to
-	// other series or to none. This checkpoint cannot be copied back without the loss of them.
+	// Replaced lists files of the store that have the names of files of this checkpoint and other content, and belong to
+	// other series or to none. Restoring this checkpoint would replace these files.
 	Replaced []checkpoint.File
-	Copied   *Set // nil if there are no copies of it
-	// Need are the files of Copied that the store has not got, or not all of.
+	Copied   *Set // nil if there are no copies of the checkpoint
+	// Need lists the files of Copied that are missing from the store or incomplete there.
 	Need    []int
 	Drained *Set // nil if it is not on the second level
 }
@@ -44,8 +44,8 @@ func (c *Checkpoint) Recoverable() bool {
 	return c.Copied != nil && len(c.Copied.uncopied(c.Need)) == 0
 }
 
-// Protected reports whether the loss of any one failure domain costs nothing of the checkpoint, or with shards of as many domains as there are shards of parity. Copies of
-// whole files protect what the store has, too: once that is lost they are all that is left.
+// Protected reports whether the checkpoint survives the loss of any failure domain, or with shards of as many domains
+// as there are parity shards. Copies of whole files protect only a checkpoint that is in the store, too.
 func (c *Checkpoint) Protected() bool {
 	return c.Copied != nil && c.Copied.Protected() && (c.Copied.Code != (Code{}) || len(c.Need) == 0)
 }
@@ -65,7 +65,7 @@ func (s *Series) Stored() (list []*Checkpoint) {
 	return list
 }
 
-// InStore reports whether the store has all files of the checkpoint, whatever patterns their names fit there.
+// InStore reports whether the store has all files of the checkpoint, even if their names match other patterns.
 func (c *Checkpoint) InStore() bool { return c.Stored || c.Elsewhere }
 
 // Merge combines the checkpoints of a store, of their copies and of the second level. With a pattern, that of list,
@@ -97,7 +97,7 @@ func Merge(list []checkpoint.Series, files []checkpoint.File, copied, drained []
 			d := &sets[i]
 			if pattern == "" {
 				add(at(d.Pattern), d, d.Name, stored)
-			} else if name, ok := d.found(pattern); ok {
+			} else if name, ok := d.nameBy(pattern); ok {
 				add(at(pattern), d, name, stored)
 			}
 		}
@@ -118,7 +118,7 @@ type storedFiles struct {
 	private, tree map[string]*storedFile
 }
 
-// A storedFile is a file of a store, and the series of which it is; nil: of none.
+// A storedFile is a file of a store, and its series; nil if it has none.
 type storedFile struct {
 	checkpoint.File
 	of *Series
@@ -137,7 +137,7 @@ func (s storedFiles) add(files []checkpoint.File, of *Series) {
 	}
 }
 
-// get returns the file of the store that has the place of a file of a set; nil if there is none.
+// get returns the file of the store with the name of a file of a set; nil if there is none.
 func (s storedFiles) get(d *Set, f *File) *storedFile {
 	if d.Tree {
 		return s.tree[d.In(f)]
@@ -149,7 +149,7 @@ func (s storedFiles) get(d *Set, f *File) *storedFile {
 func (s *Series) addDrained(d *Set, name string, stored storedFiles) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
-		if c.Drained == nil && d.is(c.Files) {
+		if c.Drained == nil && d.matches(c.Files) {
 			if c.Drained = d; !c.Complete() {
 				c.Stored, c.Missing = false, nil
 			}
@@ -162,7 +162,7 @@ func (s *Series) addDrained(d *Set, name string, stored storedFiles) {
 	s.Checkpoints = append(s.Checkpoints, c)
 }
 
-// addCopies adds a set of copies, of which files may be left in sets of other patterns.
+// addCopies adds a set of copies. stored are the files of the store, since files of the set can be in series of other patterns.
 func (s *Series) addCopies(d *Set, name string, stored storedFiles) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
@@ -182,8 +182,8 @@ func (s *Series) addCopies(d *Set, name string, stored storedFiles) {
 	s.Checkpoints = append(s.Checkpoints, c)
 }
 
-// compare returns the files of a set of a series that the store has not got as they are in the set, or has only a part of after an interrupted
-// restore. If the store has other content in place of one of them all are needed. It fills in Replaced.
+// compare returns the files of the set d that the store lacks, or has only a part of after an interrupted restore. of is the series of
+// the set. If the store has a file with other content, all files of the set are needed. compare fills in Replaced.
 func (c *Checkpoint) compare(d *Set, of *Series, stored storedFiles) (need []int) {
 	all := make([]int, len(d.Files))
 	other := false
@@ -211,7 +211,8 @@ func (f *File) differs(g checkpoint.File) bool {
 	return g.Size != f.Size || !g.Modified.Equal(f.Modified)
 }
 
-// fits reports whether a set of the store is this one, or what a loss or an interrupted restore has left of it: it has no other file, and no other content.
+// fits reports whether a set of the store is this one, or what a loss or an interrupted restore has left of it: the set of the store has
+// no other file, and no other content.
 func (s *Set) fits(stored []checkpoint.File) bool {
 	own := make(map[string]*File, len(s.Files))
 	for i := range s.Files {
@@ -233,8 +234,8 @@ func (s *Set) uncopied(files []int) (missing []checkpoint.Part) {
 	return missing
 }
 
-// found returns the name of the set by a pattern, if it matches.
-func (s *Set) found(pattern string) (name string, ok bool) {
+// nameBy returns the name of the set according to a pattern, if the pattern matches.
+func (s *Set) nameBy(pattern string) (name string, ok bool) {
 	list, err := checkpoint.Find(s.asFiles(), pattern, checkpoint.Job{Ranks: s.Ranks})
 	if err != nil || len(list) != 1 || len(list[0].Sets) != 1 {
 		return "", false
@@ -250,8 +251,8 @@ func (s *Set) asFiles() (list []checkpoint.File) {
 	return list
 }
 
-// is reports whether files of the store are those of the set. In a tree the writer of a file does not matter.
-func (s *Set) is(stored []checkpoint.File) bool {
+// matches reports whether files of the store are those of the set. In a tree the writer of a file does not matter.
+func (s *Set) matches(stored []checkpoint.File) bool {
 	if len(stored) != len(s.Files) {
 		return false
 	}
@@ -268,8 +269,8 @@ func (s *Set) is(stored []checkpoint.File) bool {
 	return true
 }
 
-// Share returns the indexes of the files that one of ranks ranks restores to a tree: the files that it has written, if
-// the job had as many ranks; otherwise each rank gets about as many bytes.
+// Share returns the indexes of the files that one of several ranks restores to a tree: the files that it has written,
+// if the job had as many ranks; otherwise files of about an equal number of bytes.
 func (s *Set) Share(rank, ranks int) (mine []int) {
 	order := make([]int, 0, len(s.Files))
 	load := make([]int64, ranks)
@@ -297,7 +298,7 @@ func (s *Set) Share(rank, ranks int) (mine []int) {
 // fileCost is the cost of creating and closing a file, in bytes.
 const fileCost = 64 << 10
 
-// Of returns the indexes of the files of a rank; of those of no rank if it is negative.
+// Of returns the indexes of the files of a rank; of files without a rank if it is negative.
 func (s *Set) Of(rank int) (mine []int) {
 	for i, f := range s.Files {
 		if f.Rank == rank || f.Rank < 0 && rank < 0 {

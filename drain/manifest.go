@@ -15,7 +15,7 @@ import (
 	"nvmecr/internal/crc64"
 )
 
-// The layout is drawn in the package comment. Nothing here may change within version 1.
+// The package comment describes the layout. These values must not change within version 1.
 const (
 	manifestName  = ".nvmecr-set"
 	journalPrefix = ".nvmecr-journal-"
@@ -25,7 +25,7 @@ const (
 	featureCompress = "compress"
 	// featureShards is the feature of sets whose files are shards.
 	featureShards = "shards"
-	// SegmentSize is how many bytes of a file have a checksum of their own.
+	// SegmentSize is the number of bytes that a checksum covers.
 	SegmentSize = 64 << 20
 )
 
@@ -35,53 +35,53 @@ const maxRanks = 1 << 24
 // ErrManifest is wrapped by errors about a manifest that is damaged, or of a later version.
 var ErrManifest = errors.New("not a manifest of a drained set")
 
-// errLater is in the ErrManifest of a manifest that a later version can read.
+// errLater is wrapped, with ErrManifest, by errors about a manifest that a later version can read.
 var errLater = errors.New("written by a later nvmecr")
 
 // A Set is a checkpoint: files that belong together.
 type Set struct {
-	Store   string    `json:"store"`   // the name of the store that it was read from
-	Pattern string    `json:"pattern"` // of its series, with {step} or {name}
-	Name    string    `json:"name"`    // what stands there
-	Ranks   int       `json:"ranks"`   // of the job
+	Store   string    `json:"store"`   // name of the store
+	Pattern string    `json:"pattern"` // pattern of its series, with {step} or {name}
+	Name    string    `json:"name"`    // the text in place of {step} or {name}
+	Ranks   int       `json:"ranks"`   // number of ranks of the job
 	Tree    bool      `json:"tree"`    // the job had one tree for all ranks, not one for each
 	Ended   time.Time `json:"ended"`   // the last change of one of its files
-	Drained time.Time `json:"drained"` // zero until it is whole
+	Drained time.Time `json:"drained"` // when it became complete; zero before
 	Files   []File    `json:"files"`
 	// Compress says how all files are stored.
 	Compress Compression `json:"compress,omitempty"`
 
-	// Parts are the numbers of the targets that have parts of the set of which this is one, and Rest the files that this part has not; see Copies. Division is a checksum
-	// of which part has which file.
+	// Parts are the numbers of the targets that have parts of the set, if this is one of them; Rest are the files of
+	// the other parts; see Copies. Division is a checksum of the assignment of files to parts.
 	Parts    []int  `json:"parts,omitempty"`
 	Rest     []File `json:"rest,omitempty"`
 	Division Sum    `json:"division,omitzero"`
-	// Code says how files are cut into the shards that Files are, and Shard which of them these are.
+	// Code is the erasure code, and Shard the number of this shard, if Files are shards.
 	Code  Code `json:"code,omitzero"`
 	Shard int  `json:"shard,omitzero"`
-	// Call is nil when it is whole.
+	// Call is set while peers help to copy; nil in a complete set.
 	Call *call `json:"call,omitempty"`
-	// Dir is its directory, an absolute path; "" as long as it has none.
+	// Dir is the absolute path of its directory; "" for a set that is not stored.
 	Dir string `json:"-"`
-	// Shared is how many bytes the Put that returned the set has not written, since the set before has them.
+	// Shared is the number of bytes that the Put which returned the set has shared with the previous set.
 	Shared int64 `json:"-"`
-	// Hosts is how many processes have copied it, in the Put that returned the set.
+	// Hosts is the number of processes that copied it, in the Put which returned the set.
 	Hosts int `json:"-"`
 
-	present []part  // of a set of Copies
-	at      [][]int // which of them have a copy of each file
+	present []part  // existing parts, in a set of Copies
+	at      [][]int // for each file, the indices in present of the parts that have it
 }
 
 // A File is a regular file of a set.
 type File struct {
-	Rank     int       `json:"rank"` // whose file it is, or in a tree who has written it; negative: no certain one's
-	Path     string    `json:"path"` // from the root of the rank's files, or of the tree: /melt.400.0
+	Rank     int       `json:"rank"` // the owner, or in a tree the writer; negative if unknown or several
+	Path     string    `json:"path"` // from the root of the rank's file system, or of the tree: /melt.400.0
 	Size     int64     `json:"size"` // bytes
 	Mode     Mode      `json:"mode"`
 	Modified time.Time `json:"modified"`
-	// Sums are the checksums of its segments; none until the set is whole.
+	// Sums are the checksums of its segments; empty until the set is complete.
 	Sums []Sum `json:"crc64nvme,omitempty"`
-	// Whole is what it is a shard of; nil: it is a file as it was.
+	// Whole is the file that it is a shard of; nil if it is a whole file.
 	Whole *Whole `json:"whole,omitempty"`
 }
 
@@ -91,13 +91,13 @@ type Whole struct {
 	Sums []Sum `json:"crc64nvme,omitempty"`
 }
 
-// A Mode is the permissions of a file, as of chmod.
+// A Mode has the permission bits of a file.
 type Mode uint32
 
 // MarshalText returns at least four octal digits.
 func (m Mode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%04o", uint32(m)), nil }
 
-// UnmarshalText reads what MarshalText returns.
+// UnmarshalText parses the result of MarshalText.
 func (m *Mode) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 8, 12)
 	*m = Mode(n)
@@ -110,7 +110,7 @@ type Sum uint64
 // MarshalText returns 16 hexadecimal digits.
 func (s Sum) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%016x", uint64(s)), nil }
 
-// UnmarshalText reads what MarshalText returns.
+// UnmarshalText parses the result of MarshalText.
 func (s *Sum) UnmarshalText(text []byte) error {
 	if len(text) != 16 {
 		return fmt.Errorf("checksum %q: not 16 hexadecimal digits", text)
@@ -128,12 +128,13 @@ func (s *Set) Size() (n int64) {
 	return n
 }
 
-// Same reports whether two sets are the same checkpoint, by whatever pattern they were found: files of the same names, sizes and times; or the same shards of it.
+// Same reports whether two sets are the same checkpoint, even if they were found by different patterns: files of the
+// same names, sizes and times; or the same shards of these.
 func (s *Set) Same(other *Set) bool {
 	return s.Code == other.Code && s.Shard == other.Shard && s.sameFiles(other)
 }
 
-// Covers reports whether the set has a file of the name of each file of another set.
+// Covers reports whether for each file of another set this set has a file of the same name.
 func (s *Set) Covers(other *Set) bool {
 	names := map[string]bool{}
 	for i := range s.Files {
@@ -142,7 +143,7 @@ func (s *Set) Covers(other *Set) bool {
 	return !slices.ContainsFunc(other.Files, func(f File) bool { return !names[other.In(&f)] })
 }
 
-// sameFiles reports whether two sets are of the same files in the same order, whatever they have of each.
+// sameFiles reports whether two sets are of the same files in the same order, even if one has shards.
 func (s *Set) sameFiles(other *Set) bool {
 	return slices.EqualFunc(s.Files, other.Files, func(f, g File) bool {
 		return s.In(&f) == other.In(&g) && f.whole().Size == g.whole().Size && f.Modified.Equal(g.Modified)
@@ -184,7 +185,7 @@ func (f *File) segment(i int) (off, n int64) {
 	return off, min(SegmentSize, f.Size-off)
 }
 
-// check refuses an invalid set: the manifest may have been written by anybody.
+// check returns an error for an invalid set. Any user may have written the manifest.
 func (s *Set) check(whole bool) error {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return fmt.Errorf("%w: a job of %d ranks", ErrManifest, s.Ranks)
@@ -205,8 +206,8 @@ func (s *Set) check(whole bool) error {
 		case !s.Tree && f.Rank >= s.Ranks || f.Size < 0 || in == "" || seen[in]:
 			return fmt.Errorf("%w: file %q of %d bytes", ErrManifest, f.Path, f.Size)
 		case !strings.Contains(in, "/") && (strings.HasPrefix(in, manifestName) || strings.HasPrefix(in, journalPrefix)):
-			return fmt.Errorf("%w: a file of the checkpoint has the name %s, which the manifest needs", ErrManifest, in)
-		case !utf8.ValidString(f.Path): // JSON would have another name in its place
+			return fmt.Errorf("%w: a file of the checkpoint has the name %s, which is reserved for the manifest", ErrManifest, in)
+		case !utf8.ValidString(f.Path): // JSON would change the name
 			return fmt.Errorf("%w: file %q has a name that is not UTF-8, which a manifest cannot have: rename it", ErrManifest, f.Path)
 		case whole && i < len(s.Files) && len(f.Sums) != f.segments():
 			return fmt.Errorf("%w: %d checksums of file %q, of %d segments", ErrManifest, len(f.Sums), f.Path, f.segments())

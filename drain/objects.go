@@ -16,22 +16,24 @@ import (
 // objects is an Archive in a bucket.
 type objects struct {
 	bucket Bucket
-	prefix string // of the names of all objects; with a slash at its end
-	url    string // of that prefix; without one
+	prefix string // prefix of all object names, with a slash at its end
+	url    string // URL of the prefix, without a slash
 }
 
-// OpenBucket returns the level of a store in a bucket, under a prefix, which may be empty. url is that of bucket and prefix.
+// OpenBucket returns the level of a store in a bucket, under a prefix, which may be empty. url names bucket and
+// prefix in messages.
 func OpenBucket(b Bucket, url, prefix, store string) Archive {
 	return &objects{bucket: b, prefix: path.Join(prefix, store) + "/", url: url + "/" + store}
 }
 
-// Close has nothing to do.
+// Close does nothing.
 func (l *objects) Close() error { return nil }
 
 // in returns the name of the object of a file, or the prefix of those of a set.
 func (l *objects) in(dir, name string) string { return l.prefix + dir + "/" + name }
 
-// objectsDir is what the objects of a set have in front of their names. Another set has another one: two never mix.
+// objectsDir returns the directory of a set's objects. Different sets have different directories, so that their
+// objects never mix.
 func objectsDir(s *Set) string {
 	sum := uint64(0)
 	for i := range s.Files {
@@ -41,7 +43,7 @@ func objectsDir(s *Set) string {
 	return fmt.Sprintf("%s~%016x", label(s), sum)
 }
 
-// Sets returns the sets whose manifest is there.
+// Sets returns the sets that have a manifest.
 func (l *objects) Sets() (sets []Set, err error) {
 	ctx := context.Background()
 	dirs, err := l.bucket.Dirs(ctx, l.prefix)
@@ -52,7 +54,7 @@ func (l *objects) Sets() (sets []Set, err error) {
 	for _, dir := range dirs {
 		s, e2 := l.manifest(ctx, dir)
 		switch {
-		case errors.Is(e2, fs.ErrNotExist): // not whole, or not ours
+		case errors.Is(e2, fs.ErrNotExist): // incomplete, or not a set
 		case errors.Is(e2, ErrManifest):
 			damaged = append(damaged, &DamagedSet{l.url + "/" + dir, e2})
 		case e2 != nil:
@@ -84,12 +86,12 @@ func (l *objects) manifest(ctx context.Context, dir string) (*Set, error) {
 	return s, nil
 }
 
-// CanShare returns that they cannot.
+// CanShare returns an error: objects share no data.
 func (l *objects) CanShare() error {
 	return fmt.Errorf("%s is a bucket, which stores each object as a whole", l.url)
 }
 
-// Get is that of [Level].
+// Get is [Level.Get].
 func (l *objects) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	f := &s.Files[file]
 	buf := make([]byte, blockSize)
@@ -104,7 +106,7 @@ func (l *objects) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Op
 	return nil
 }
 
-// intoHoles writes blocks to w, which has zeros where nothing is written.
+// intoHoles returns a function that writes blocks to w, except zeros: w has zeros where nothing is written.
 func intoHoles(w io.WriterAt) func(part []byte, off int64) error {
 	return func(part []byte, off int64) error {
 		if bytes.Equal(part, zeros[:len(part)]) {
@@ -115,7 +117,7 @@ func intoHoles(w io.WriterAt) func(part []byte, off int64) error {
 	}
 }
 
-// Verify is that of [Level].
+// Verify is [Level.Verify].
 func (l *objects) Verify(ctx context.Context, s *Set, o Options) error {
 	there, err := l.sizes(ctx, path.Base(s.Dir))
 	if err != nil {
@@ -192,11 +194,11 @@ func (l *objects) sizes(ctx context.Context, dir string) (map[string]int64, erro
 	return sizes, nil
 }
 
-// abandoned is how old a set without a manifest must be before Remove takes it for one that nobody completes.
+// abandoned is how old a set without a manifest must be before Remove considers it abandoned.
 const abandoned = 24 * time.Hour
 
-// Remove removes a set. It is gone at once: its manifest goes first. What others have left half written or half removed goes when
-// it is old.
+// Remove removes a set. The set disappears at once, since its manifest is removed first. Objects of other sets that
+// were never completed, or partly removed, are removed when they are old.
 func (l *objects) Remove(s *Set) error {
 	ctx := context.Background()
 	dir := path.Base(s.Dir)

@@ -20,18 +20,19 @@ import (
 
 var errDead = errors.New("dead")
 
-// A memoryBucket is a Bucket in memory. Its process dies before the change numbered dies, counted down, if that is not negative.
+// A memoryBucket is a Bucket in memory. If dies is not negative, it is the number of changes after which the process
+// of the bucket dies.
 type memoryBucket struct {
 	mu      sync.Mutex
 	objects map[string][]byte
-	age     time.Duration // of all of them
+	age     time.Duration // of all objects
 	dies    int
 	sent    int64 // bytes
 }
 
 func newBucket() *memoryBucket { return &memoryBucket{objects: map[string][]byte{}, dies: -1} }
 
-// change is to be called before each change, with mu.
+// change is called before each change, with mu held.
 func (b *memoryBucket) change() error {
 	if b.dies == 0 {
 		return errDead
@@ -41,7 +42,7 @@ func (b *memoryBucket) change() error {
 }
 
 func (b *memoryBucket) read(r io.ReadSeeker, size int64) ([]byte, error) {
-	if _, err := io.CopyN(io.Discard, r, size/2); err != nil { // a try that is lost
+	if _, err := io.CopyN(io.Discard, r, size/2); err != nil { // a failed attempt
 		return nil, err
 	}
 	if _, err := r.Seek(0, io.SeekStart); err != nil {
@@ -151,7 +152,7 @@ func (u *memoryUpload) Complete(context.Context) error {
 
 func (u *memoryUpload) Abort() {}
 
-// requireInBucket checks that there is one set, with its files and nothing else.
+// requireInBucket checks that the bucket has exactly one set, with its files.
 func requireInBucket(t *testing.T, b *memoryBucket, l Archive, s *Set, data map[string][]byte) *Set {
 	t.Helper()
 	sets, err := l.Sets()
@@ -187,7 +188,7 @@ func TestBucket(t *testing.T) {
 	assert.Empty(t, b.objects)
 }
 
-// TestBucketCutShort ends a Put, and then a Remove, before each change: a set is there as a whole or not at all.
+// TestBucketCutShort kills a Put, and then a Remove, before each change: a set is listed as a whole or not at all.
 func TestBucketCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, SegmentSize+7), "/d/melt.400.1": random(t, 100), "/melt.400.2": nil}
 	for dies := 0; ; dies++ {
@@ -224,7 +225,7 @@ func TestBucketCutShort(t *testing.T) {
 	}
 }
 
-// TestBucketAbandoned: what is half there goes when it is old, and not before.
+// TestBucketAbandoned checks that an incomplete set is removed when it is old, and not before.
 func TestBucketAbandoned(t *testing.T) {
 	s, m := checkpointOf("400", map[string][]byte{"/melt.400.0": random(t, 10)})
 	b := newBucket()
@@ -277,7 +278,8 @@ func TestBucketDamage(t *testing.T) {
 	}
 }
 
-// TestBucketLies: an object that a Put before is thought to have written and has not is found out, and the next Put starts over.
+// TestBucketLies checks that an object of an earlier Put with wrong data is detected, and that the next Put starts
+// over.
 func TestBucketLies(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20)}
 	s, m := checkpointOf("400", data)
@@ -291,7 +293,7 @@ func TestBucketLies(t *testing.T) {
 	requireInBucket(t, b, l, s, data)
 }
 
-// TestBucketChanged: files that change, or cannot be read, while they are copied make no set.
+// TestBucketChanged checks that files which change, or cannot be read, while they are copied do not become a set.
 func TestBucketChanged(t *testing.T) {
 	cases := []struct {
 		name   string

@@ -18,7 +18,7 @@ import (
 // A partial is a set that is being written: a directory in partialDir.
 type partial struct {
 	level *Level
-	name  string // of the directory, in the level
+	name  string // of the directory, relative to the level
 	root  directory
 	set   *Set
 	o     *Options
@@ -26,13 +26,13 @@ type partial struct {
 
 	shared atomic.Int64 // bytes
 
-	mu       sync.Mutex // for what is below
+	mu       sync.Mutex // guards the fields below
 	done     map[place]bool
-	verified map[place]bool // since this process began
-	stale    map[place]bool // verified before: what was there then may be lost
+	verified map[place]bool // by any process, since this process began
+	stale    map[place]bool // verified before that; the data may have been lost since
 	journal  file
-	own      string           // its name
-	read     map[string]int64 // how much of each other journal
+	own      string           // name of journal
+	read     map[string]int64 // bytes read from each other journal
 }
 
 // A place is a segment of a file of the set.
@@ -43,15 +43,15 @@ type entry struct {
 	File    int `json:"file"`
 	Segment int `json:"segment"`
 	Sum     Sum `json:"crc64nvme"`
-	// Verified says that it has been read back as well; of a set that is compressed, all of the file.
+	// Verified means that the segment has been read back, or all of the file if the set is compressed.
 	Verified bool `json:"verified,omitempty"`
-	// Shared is how many bytes of the segment were cloned from the set before.
+	// Shared is the number of bytes of the segment that were cloned from the previous set.
 	Shared int64 `json:"shared,omitempty"`
-	// Whole are the checksums of the segments of the file that it has bytes of, if the set is of shards.
+	// Whole are the checksums of the file's segments that this segment of a shard has bytes of.
 	Whole []Sum `json:"whole,omitempty"`
 }
 
-// begin makes the directory of a set that is to be written, or goes on with the one that is there.
+// begin creates the directory of a set that is to be written, or opens the existing one to continue.
 func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 	p := newPartial(path.Join(partialDir, label(s)), o)
 	call := l.callPeers(s, o)
@@ -77,16 +77,17 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 	return p, err
 }
 
-// start takes over the manifest of the directory if that is of the set, or writes the first one. Another process that puts the set may do the same at
-// any time, or complete the set and rename the directory: it is the same directory for this process then, whose manifest has everything.
+// start takes over the manifest of the directory if that is of the set. Otherwise it writes the first manifest. Another process that
+// puts the set may do the same at any time, or complete the set and rename the directory. The directory stays the same for this process
+// then, and its manifest is complete.
 func (p *partial) start(s *Set, peers *call) error {
 	for {
 		there, err := readManifest(p.root, manifestName)
 		switch {
-		case err == nil && there.Same(s) && there.Compress == s.Compress && (s.Code == Code{} || slices.Equal(there.Parts, s.Parts)): // with the checksums, if all but the name was done
+		case err == nil && there.Same(s) && there.Compress == s.Compress && (s.Code == Code{} || slices.Equal(there.Parts, s.Parts)): // the manifest has checksums if only the renaming is missing
 			p.set = there
 			return nil
-		case !errors.Is(err, fs.ErrNotExist): // of another set, or cut short
+		case !errors.Is(err, fs.ErrNotExist): // a directory of another set, or with an incomplete manifest
 			if err := errors.Join(p.root.Close(), p.level.root.RemoveAll(p.name), p.open(p.level)); err != nil {
 				return err
 			}
@@ -117,13 +118,13 @@ func (p *partial) open(l *Level) (err error) {
 
 func (p *partial) close() {
 	if p.journal != nil {
-		_ = p.journal.Close() // each line has been synced
+		_ = p.journal.Close() // each line was synced
 	}
 	p.base.close()
-	_ = p.root.Close() // nothing is written by it
+	_ = p.root.Close() // files have been synced
 }
 
-// withoutSums returns the set with space for checksums and none in it.
+// withoutSums returns a copy of the set with checksums of zero.
 func (s *Set) withoutSums() *Set {
 	c := *s
 	c.Files = nil
@@ -137,7 +138,7 @@ func (s *Set) withoutSums() *Set {
 	return &c
 }
 
-// startJournal reads the journals there are and begins one of its own.
+// startJournal reads the existing journals and starts a new one.
 func (p *partial) startJournal() (err error) {
 	if err := p.readDone(); err != nil {
 		return err
@@ -148,7 +149,7 @@ func (p *partial) startJournal() (err error) {
 	return err
 }
 
-// readDone reads what has been done so far.
+// readDone reads the existing journals.
 func (p *partial) readDone() error {
 	if !p.set.Drained.IsZero() {
 		for i := range p.set.Files {
@@ -160,7 +161,7 @@ func (p *partial) readDone() error {
 	return p.readJournals()
 }
 
-// readJournals reads what others have added to their journals.
+// readJournals reads lines that other processes have added to their journals.
 func (p *partial) readJournals() error {
 	names, err := p.root.List()
 	if err != nil {
@@ -174,14 +175,14 @@ func (p *partial) readJournals() error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may be half written
+		text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may be incomplete
 		p.read[name] += int64(len(text))
 		p.readJournal(text)
 	}
 	return nil
 }
 
-// readJournal believes each line that makes sense: what a line is wrong about verify finds out.
+// readJournal accepts all valid lines. Verification detects wrong ones.
 func (p *partial) readJournal(text []byte) {
 	for line := range bytes.Lines(text) {
 		var e entry
@@ -194,7 +195,7 @@ func (p *partial) readJournal(text []byte) {
 	}
 }
 
-// note has the set know what a journal says.
+// note applies a journal entry to the set.
 func (p *partial) note(e entry) {
 	at := place{e.File, e.Segment}
 	p.set.Files[at.file].Sums[at.segment] = e.Sum
@@ -206,7 +207,7 @@ func (p *partial) note(e entry) {
 	}
 }
 
-// wholeSums returns the checksums of what a segment of a shard has bytes of.
+// wholeSums returns the checksums of the whole file's segments that a segment of a shard has bytes of.
 func (p *partial) wholeSums(at place) []Sum {
 	w := p.set.Files[at.file].Whole
 	if w == nil {
@@ -216,7 +217,7 @@ func (p *partial) wholeSums(at place) []Sum {
 	return w.Sums[first:min(first+p.set.Code.Data, len(w.Sums))]
 }
 
-// record adds a segment to the journal that is durable.
+// record adds a durable segment to the journal.
 func (p *partial) record(e entry) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,10 +238,10 @@ func (p *partial) write(e entry) error {
 	return err
 }
 
-// writeManifest writes the manifest, the old one or the new one at any time.
+// writeManifest replaces the manifest atomically.
 func (p *partial) writeManifest() error { return p.placeManifest(p.root.Rename) }
 
-// writeFirstManifest writes the manifest unless there is one: then the error is in fs.ErrExist.
+// writeFirstManifest writes the manifest unless the directory has one. Then the error wraps fs.ErrExist.
 func (p *partial) writeFirstManifest() error {
 	return p.placeManifest(func(next, name string) error {
 		err := p.root.Link(next, name)
@@ -257,7 +258,7 @@ func (p *partial) writeFirstManifest() error {
 	})
 }
 
-// placeManifest writes the manifest under another name, which place makes that of the manifest.
+// placeManifest writes the manifest under another name. place changes that to the name of the manifest.
 func (p *partial) placeManifest(place func(next, name string) error) error {
 	text, err := encode(p.set)
 	if err != nil {
@@ -285,7 +286,7 @@ func (p *partial) writeFile(name string, text []byte) error {
 	return errors.Join(err, p.o.at("manifest"), f.Sync(), f.Close())
 }
 
-// create opens a file of the set for writing. Unless it is compressed it has its size from then on.
+// create creates a file of the set. Unless it is compressed it gets its final size.
 func (p *partial) create(f *File) (file, error) {
 	if err := p.o.at("create"); err != nil {
 		return nil, err

@@ -18,31 +18,33 @@ import (
 // peerDir contains an empty file for each peer: RUN.ID.
 const peerDir = ".peers"
 
-// A peer looks for calls at most once in peerLook. While it answers a call it writes to its journal as often. After peerPatience without such a write it is given up.
+// A peer looks for calls at most once per peerLook. While it works on a call it writes to its journal as often. A
+// peer that writes nothing for peerPatience is considered dead.
 const (
 	peerLook     = 2 * time.Second
 	peerPatience = time.Minute
 )
 
-// Thousands of idle peers are a load for a file system. So the pause before the next look grows with the time since the last call: it is one part in idleShare of that time, up to
-// peerPause. A peer is late by a small part of the time between two sets then. And a peer spends at most one part in lookShare of its time on looking.
+// Thousands of idle peers load a file system. So the pause before the next look grows with the time since the last
+// call: it is 1/idleShare of that time, and at most peerPause. A peer then starts late by a small part of the time
+// between two sets. Also, a peer spends at most 1/lookShare of its time on looking.
 const (
 	peerPause = 10 * time.Second
 	idleShare = 16
 	lookShare = 100
 )
 
-// callMark is in the names of directories with a call, between label and ID. No label contains it.
+// callMark separates label and ID in the names of directories with a call. No label contains it.
 const callMark = "+"
 
-// errWithdrawn is why a peer stops: the set is complete, or another process has taken it over.
+// errWithdrawn means that a peer has to stop: the set is complete, or another process has taken it over.
 var errWithdrawn = errors.New("the call has been withdrawn")
 
-// A call names the processes that copy a set together with the one that has begun it. It is in the manifest until the set is complete. A directory
-// is used for one call only.
+// A call names the peers that help to copy a set. It is in the manifest until the set is complete. A directory is
+// used for one call only.
 type call struct {
 	Peers      []string `json:"peers"`           // the first one has share 1, and so on
-	Limit      int64    `json:"limit,omitempty"` // bytes in a second, for each process
+	Limit      int64    `json:"limit,omitempty"` // bytes per second, for each process
 	Background bool     `json:"background,omitempty"`
 }
 
@@ -56,7 +58,7 @@ type ClosingSource interface {
 // caller may join again.
 func (l *Level) Join(ctx context.Context, run string, o Options, open func(ctx context.Context, background bool) (ClosingSource, error)) error {
 	p := &peer{Level: l, name: run + "." + uuid.NewString(), o: o, open: open, seen: map[string]bool{}, called: time.Now()}
-	defer func() { _ = l.root.Remove(path.Join(peerDir, p.name)) }() // a Put that waits for this peer sees that it has left
+	defer func() { _ = l.root.Remove(path.Join(peerDir, p.name)) }() // tells a Put that waits for this peer
 	for {
 		begin := time.Now()
 		if err := l.enroll(p.name); err != nil {
@@ -80,16 +82,16 @@ type peer struct {
 	name string
 	o    Options
 	open func(ctx context.Context, background bool) (ClosingSource, error)
-	seen map[string]bool // directories whose calls need no answer any more
-	// called is when the last call ended that this peer answered, or when it joined.
+	seen map[string]bool // directories whose calls have been answered
+	// called is the end of the last call that this peer has answered, or the time when it joined.
 	called time.Time
 }
 
-// enroll makes the file by which Puts find the peer, also after a Put has given the peer up.
+// enroll creates the file by which Puts find the peer, also after a Put has given the peer up.
 func (l *Level) enroll(name string) error {
 	name = path.Join(peerDir, name)
 	f, err := l.root.Open(name, os.O_WRONLY|os.O_CREATE, 0o666)
-	if errors.Is(err, fs.ErrNotExist) { // the first peer of the store
+	if errors.Is(err, fs.ErrNotExist) { // no directory: the first peer of the store
 		if err = l.root.MkdirAll(peerDir); err == nil {
 			f, err = l.root.Open(name, os.O_WRONLY|os.O_CREATE, 0o666)
 		}
@@ -146,7 +148,7 @@ func (l *Level) callPeers(s *Set, o *Options) *call {
 	return &call{names, o.Limit, o.Background}
 }
 
-// answerAll answers the calls that there are, and returns how long it took to look for them.
+// answerAll answers all present calls, and returns how long the search for them took.
 func (p *peer) answerAll(ctx context.Context, begin time.Time) (looked time.Duration, err error) {
 	dirs, err := p.in(partialDir)
 	looked = time.Since(begin)
@@ -158,12 +160,12 @@ func (p *peer) answerAll(ctx context.Context, begin time.Time) (looked time.Dura
 	return looked, err
 }
 
-// answer copies its share of a set, if it is called.
+// answer copies the share of this peer, if the set has a call for it.
 func (p *peer) answer(ctx context.Context, dir string) error {
 	o := p.o
 	set := newPartial(path.Join(partialDir, dir), &o)
 	err := set.reopen(p.Level)
-	if errors.Is(err, fs.ErrNotExist) { // the Put has just begun, or ended
+	if errors.Is(err, fs.ErrNotExist) { // no manifest: the Put has just begun, or ended
 		return nil
 	}
 	p.seen[dir] = true
@@ -202,12 +204,12 @@ func (p *partial) reopen(l *Level) (err error) {
 	return err
 }
 
-// answer copies the share of the process, and reads it back.
+// answer copies the share of this process, and reads it back.
 func (p *partial) answer(ctx context.Context, open func(context.Context, bool) (ClosingSource, error)) error {
 	if err := p.startJournal(); err != nil {
 		return err
 	}
-	ctx, end := p.stay(ctx)
+	ctx, end := p.heartbeat(ctx)
 	defer end()
 	src, err := open(ctx, p.o.Background)
 	if err != nil {
@@ -220,8 +222,9 @@ func (p *partial) answer(ctx context.Context, open func(context.Context, bool) (
 	return errors.Join(err, src.Close())
 }
 
-// stay writes signs of life to the journal until end is called. It cancels the context when the call has been withdrawn.
-func (p *partial) stay(ctx context.Context) (_ context.Context, end func()) {
+// heartbeat writes empty lines to the journal until end is called. It cancels the context when the call has been
+// withdrawn.
+func (p *partial) heartbeat(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var beats sync.WaitGroup
 	beats.Go(func() {
@@ -249,7 +252,7 @@ func (p *partial) withdrawn() bool {
 	return err != nil
 }
 
-// left reports whether one of the peers that have these shares has removed its file.
+// left reports whether one of the peers with these shares has removed its file.
 func (p *partial) left(shares []int) bool {
 	return p.set.Call != nil && slices.ContainsFunc(shares, func(number int) bool {
 		_, err := p.level.root.Size(path.Join(peerDir, p.set.Call.Peers[number-1]))
@@ -257,11 +260,11 @@ func (p *partial) left(shares []int) bool {
 	})
 }
 
-// dismiss removes the files of the peers that have these shares. A peer that is alive makes its file again.
+// dismiss removes the files of the peers with these shares. A peer that is alive creates its file again.
 func (p *partial) dismiss(shares []int) {
 	for _, number := range shares {
 		if p.set.Call != nil {
-			_ = p.level.root.Remove(path.Join(peerDir, p.set.Call.Peers[number-1])) // it may be gone
+			_ = p.level.root.Remove(path.Join(peerDir, p.set.Call.Peers[number-1])) // the peer may have removed it
 		}
 	}
 }

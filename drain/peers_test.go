@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A closing is a source that is opened for a peer.
+// A closing is the source of a peer.
 type closing struct{ *memory }
 
 func (closing) Close() error { return nil }
 
-// join has a process join a run until the function that it returns is called.
+// join runs Join in another process until leave is called.
 func join(t *testing.T, dir, run string, m *memory, o Options) (leave func()) {
 	t.Helper()
 	l := open(t, dir)
@@ -32,16 +32,16 @@ func join(t *testing.T, dir, run string, m *memory, o Options) (leave func()) {
 			_ = l.Join(ctx, run, o, func(context.Context, bool) (ClosingSource, error) { return closing{m}, nil })
 		}
 	})
-	synctest.Wait() // it has looked
+	synctest.Wait() // it has looked for calls
 	return func() { cancel(); ended.Wait() }
 }
 
-// fewFiles is a set that takes few changes to write.
+// fewFiles returns a set that takes few changes to write.
 func fewFiles(t *testing.T) map[string][]byte {
 	return map[string][]byte{"/melt.400.0": random(t, 10), "/d/melt.400.1": random(t, 20), "/melt.400.2": random(t, 30), "/melt.400.3": nil, "/melt.400.4": random(t, 40)}
 }
 
-// requireNothingElse checks that all that was begun is gone.
+// requireNothingElse checks that no partial sets are left.
 func requireNothingElse(t *testing.T, dir string) {
 	t.Helper()
 	for _, name := range []string{partialDir, peerDir} {
@@ -51,7 +51,7 @@ func requireNothingElse(t *testing.T, dir string) {
 	}
 }
 
-// TestPeers: the peers of a run, and no others, copy shares of a set, and each byte is read once.
+// TestPeers checks that the peers of a run, and no others, copy shares of a set, and that each byte is read once.
 func TestPeers(t *testing.T) {
 	for _, compress := range []Compression{Plain, LZ4} {
 		t.Run(string(compress), func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPeersIncremental: each peer shares what its part has in common with the set before.
+// TestPeersIncremental checks that each peer shares the data of its part with the previous set.
 func TestPeersIncremental(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -101,7 +101,7 @@ func TestPeersIncremental(t *testing.T) {
 	})
 }
 
-// TestPeersLimit: the limit is that of all who copy.
+// TestPeersLimit checks that the limit applies to all copying processes together.
 func TestPeersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := map[string][]byte{"/melt.400.0": random(t, 32*blockSize), "/melt.400.1": random(t, 32*blockSize)}
@@ -118,26 +118,27 @@ func TestPeersLimit(t *testing.T) {
 	})
 }
 
-// A lookedAt counts how often its directory with sets that are written is looked at.
-type lookedAt struct {
+// A countingDir counts how often the directory of partial sets is listed.
+type countingDir struct {
 	directory
 	looks *atomic.Int64
 }
 
-func (d lookedAt) Sub(name string) (directory, error) {
+func (d countingDir) Sub(name string) (directory, error) {
 	if name == partialDir {
 		d.looks.Add(1)
 	}
 	return d.directory.Sub(name)
 }
 
-// TestPeerRests: a peer looks less often while nothing is copied for long, and is not late for a set then; while sets come it looks every two seconds.
+// TestPeerRests checks that a peer looks less often if nothing has been copied for long, and yet starts a set in
+// time; and that it looks every two seconds while sets are written.
 func TestPeerRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, looks := t.TempDir(), &atomic.Int64{}
 		s, m := checkpointOf("400", fewFiles(t))
 		peer := open(t, dir)
-		peer.root = lookedAt{peer.root, looks}
+		peer.root = countingDir{peer.root, looks}
 		ctx, leave := context.WithCancel(t.Context())
 		var ended sync.WaitGroup
 		ended.Go(func() {
@@ -162,8 +163,8 @@ func TestPeerRests(t *testing.T) {
 	})
 }
 
-// TestPeerStopped stops a peer before each change that it makes. Its share is copied by the process that has called it. When the peer goes on, and reads other bytes, the whole set
-// stays as it was.
+// TestPeerStopped stops a peer before each of its changes. The calling process copies the share of the peer. When the
+// peer continues, and reads other bytes, the complete set must not change.
 func TestPeerStopped(t *testing.T) {
 	for at, stopped := 0, true; stopped; at++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -198,8 +199,8 @@ func TestPeerStopped(t *testing.T) {
 	}
 }
 
-// TestCallStopped stops the process that calls peers before each change that it makes. Another one copies the set. When the first one goes on, and reads other bytes, the whole set
-// stays as it was.
+// TestCallStopped stops the calling process before each of its changes. Another process copies the set. When the
+// first one continues, and reads other bytes, the complete set must not change.
 func TestCallStopped(t *testing.T) {
 	for at, stopped := 0, true; stopped; at++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestCallStopped(t *testing.T) {
 	}
 }
 
-// spoil changes all bytes, and no times.
+// spoil changes all bytes but not the times of modification.
 func (m *memory) spoil() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -241,7 +242,7 @@ func (m *memory) spoil() {
 	}
 }
 
-// TestPeerFails: what a peer cannot read is copied by the process that has called it, at once.
+// TestPeerFails checks that the calling process at once copies data that a peer cannot read.
 func TestPeerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := fewFiles(t)
@@ -261,8 +262,8 @@ func TestPeerFails(t *testing.T) {
 	})
 }
 
-// TestCallCutShort kills the process that calls peers before each change that it makes, while the peer goes on. Then nothing counts, or all of it, and the next Put completes
-// it, with the peer or without.
+// TestCallCutShort kills the calling process before each of its changes, while the peer continues. The set must count
+// as a whole or not at all, and the next Put must complete it, with the peer or without.
 func TestCallCutShort(t *testing.T) {
 	for at, killed := 0, true; killed; at++ {
 		for _, run := range []string{"", "run"} {
@@ -298,11 +299,11 @@ func TestCallCutShort(t *testing.T) {
 	}
 }
 
-// TestGather: of what a Put with peers has left, files that are whole are used, and others are not.
+// TestGather checks that complete files of an interrupted Put with peers are used, and others are not.
 func TestGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := map[string][]byte{"/melt.400.0": append(random(t, SegmentSize), 1), "/melt.400.1": random(t, 20), "/melt.400.2": random(t, 40)}
-		s, m := checkpointOf("400", data) // the places 0 and 2 are this process's
+		s, m := checkpointOf("400", data) // places 0 and 2 are in the share of this process
 		dir := t.TempDir()
 		leave := join(t, dir, "run", m, Options{step: func(string) error { return errDead }})
 		journaled := 0

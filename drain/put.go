@@ -18,50 +18,54 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrChanged is in the error of a Put whose files were changed in the store while they were read.
+// ErrChanged is wrapped by the error of a Put whose files were changed in the store while they were read.
 var ErrChanged = errors.New("it was changed while it was copied")
 
-// A Source is where the files of a set are read.
+// A Source opens the files of a set for reading.
 type Source interface {
-	// Open opens a file, as it was at the last Refresh or is now. Several goroutines call it at once.
+	// Open opens the version of a file at the last Refresh, or a later one. Several goroutines call it concurrently.
 	Open(rank int, path string) (Reader, error)
-	// Refresh has Open open files as they are now. No Reader is open then.
+	// Refresh makes Open open the present versions. It is called while no Reader is open.
 	Refresh() error
 }
 
-// A Reader is an open file. One goroutine at a time uses it.
+// A Reader is an open file. It is used by one goroutine at a time.
 type Reader interface {
 	io.ReaderAt
-	// Data returns the first range from off on that is no hole; io.EOF if there is none.
+	// Data returns the first range from off on that is not a hole; io.EOF if there is none.
 	Data(off int64) (from, to int64, err error)
-	// Stat returns the size and when the content was last changed.
+	// Stat returns the size and the time of modification.
 	Stat() (size int64, modified time.Time, err error)
 	Close() error
 }
 
-// Options say how to copy.
+// Options are the options of a copy.
 type Options struct {
-	// Workers is how many segments are copied at once; 0: 4, or in the background as many as the host has processors.
+	// Workers is the number of segments copied concurrently; 0: 4, or in the background the number of processors.
 	Workers int
-	// Limit is the most bytes that are copied in a second, and then verified; 0: as many as there can be.
+	// Limit is the maximum rate of copying, and then of verifying, in bytes per second; 0: no limit.
 	Limit int64
-	// Background has the threads that copy run when nothing else on the host wants to.
+	// Background copies with LowerPriority.
 	Background bool
-	// Incremental has what the set before has as well stored once, in directories that can do so (CanShare).
+	// Incremental shares equal data with the previous set, in directories that support it (CanShare).
 	Incremental bool
-	// Share is what of the set is copied, and read back, where several processes put it together.
+	// Share is the part of the set that this process copies and reads back, if several processes put the set
+	// together.
 	Share Share
-	// Peers is the run whose processes on other hosts copy a share each, and Limit is then that of all (Level.Join); "": none do.
+	// Peers is the run whose processes on other hosts each copy a share (Level.Join); Limit then applies to all of
+	// them together. "": no peers.
 	Peers string
-	// Progress is told of bytes that have been copied, and of those that have been verified; or nil. Several goroutines call it.
+	// Progress, unless nil, is called with numbers of bytes that have been copied and verified. Several goroutines
+	// call it.
 	Progress func(copied, verified int64)
 
-	step func(what string) error // nil but in tests: before each change of the directory
+	step func(what string) error // for tests: called before each change of the directory
 }
 
 const defaultWorkers = 4
 
-// workers are many in the background: where all processors are busy each worker has a small part of one only.
+// workers returns the number of workers. In the background there are many, since on a busy host each gets little
+// time.
 func (o *Options) workers() int {
 	if o.Workers == 0 && o.Background {
 		return max(defaultWorkers, runtime.NumCPU())
@@ -90,10 +94,12 @@ func (o *Options) progress(copied, verified int64) {
 	}
 }
 
-// Put copies a set to the level and returns it as it is there: whole, durable and verified. If it is there already nothing is copied.
+// Put copies a set to the level and returns the stored set: complete, durable and verified. A set that is stored
+// already is not copied again.
 //
-// The error is in ErrChanged, in ErrDamaged if what was read back differs, or one of reading or writing. What has been copied by then is kept
-// for the next Put of the set, unless it is wrong. Of a Put that is not the first of those that share the work the set is nil.
+// The error wraps ErrChanged; or ErrDamaged if the data read back differs; or an error of reading or writing. Data
+// copied so far is kept for the next Put of the set, unless it is wrong. With a Share, only the first process gets
+// the set; the others get nil.
 func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
 	if err := s.check(false); err != nil {
 		return nil, err
@@ -102,7 +108,7 @@ func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, e
 		return have, err
 	}
 	set, err := l.put(ctx, s, src, o)
-	if errors.Is(err, errOthers) && o.Peers != "" { // their hosts are gone
+	if errors.Is(err, errOthers) && o.Peers != "" { // the hosts of the peers have failed
 		o.Peers = ""
 		set, err = l.put(ctx, s, src, o)
 	}
@@ -132,7 +138,7 @@ func (l *Level) put(ctx context.Context, s *Set, src Source, o Options) (*Set, e
 	return l.commit(p)
 }
 
-// commit gives the directory its name.
+// commit renames the directory to its final name.
 func (l *Level) commit(p *partial) (*Set, error) {
 	for i := 1; ; i++ {
 		name := label(p.set)
@@ -145,11 +151,11 @@ func (l *Level) commit(p *partial) (*Set, error) {
 		err := l.root.Rename(p.name, name)
 		switch {
 		case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist):
-			if have, err := find(l, p.set); have != nil || err != nil { // somebody else was first
+			if have, err := find(l, p.set); have != nil || err != nil { // another process was first
 				return have, errors.Join(err, l.root.RemoveAll(p.name))
 			}
 		case err != nil:
-			if have, e := find(l, p.set); have != nil { // somebody else renamed what both of us have written
+			if have, e := find(l, p.set); have != nil { // another process has renamed the directory that both have written
 				return have, e
 			}
 			return nil, err
@@ -160,7 +166,7 @@ func (l *Level) commit(p *partial) (*Set, error) {
 	}
 }
 
-// finish makes what has been copied a whole set, all but its name, unless it has changed meanwhile.
+// finish completes the set, except for its name, unless the files have changed meanwhile.
 func (p *partial) finish(ctx context.Context, src Source) error {
 	if err := unchangedSet(src, p.set); err != nil {
 		return err
@@ -168,7 +174,7 @@ func (p *partial) finish(ctx context.Context, src Source) error {
 	return p.seal(ctx)
 }
 
-// seal makes what has been copied a whole set, all but its name.
+// seal makes the copied files a complete set, except for its name.
 func (p *partial) seal(ctx context.Context) error {
 	dirs := map[string]bool{".": true}
 	for i := range p.set.Files {
@@ -198,7 +204,7 @@ func (p *partial) seal(ctx context.Context) error {
 	return p.removeJournals()
 }
 
-// syncFile gives a file its attributes and makes it durable, also one of no bytes.
+// syncFile sets the attributes of a file and makes it durable. It also creates empty files.
 func (p *partial) syncFile(f *File) error {
 	to, err := p.create(f)
 	if err != nil {
@@ -211,7 +217,7 @@ func (p *partial) syncFile(f *File) error {
 	return p.root.Chtimes(p.set.stored(f), f.Modified)
 }
 
-// unchangedSet compares the files of the store with what was to be copied.
+// unchangedSet checks that the files of the store have not changed.
 func unchangedSet(src Source, s *Set) error {
 	if err := src.Refresh(); err != nil {
 		return err
@@ -224,7 +230,7 @@ func unchangedSet(src Source, s *Set) error {
 	return nil
 }
 
-// unchanged compares a file of the store with what was to be copied.
+// unchanged checks that a file of the store has not changed.
 func unchanged(src Source, s *Set, f *File) error {
 	r, err := src.Open(f.Rank, f.Path)
 	if err != nil {
@@ -240,7 +246,7 @@ func unchanged(src Source, s *Set, f *File) error {
 	return nil
 }
 
-// removeJournals removes the journals of all who have written this set, and what their ends left of manifests.
+// removeJournals removes the journals of all processes, and temporary manifests.
 func (p *partial) removeJournals() error {
 	names, err := p.root.List()
 	if err != nil {

@@ -20,7 +20,7 @@ func (s *Set) Lacking() (numbers []int) {
 	return numbers
 }
 
-// Spare returns how many more shards may be lost; a negative number means that some files cannot be read any more.
+// Spare returns how many more shards may be lost; negative if some files are unreadable.
 func (s *Set) Spare() int { return s.Code.Parity - len(s.Lacking()) }
 
 // shard returns the part with that shard; nil if it is missing.
@@ -39,7 +39,7 @@ func (c *Copies) putShards(ctx context.Context, s *Set, src Source, o Options) (
 		return nil, fmt.Errorf("checkpoint %s: %w: no files", s.Name, ErrManifest)
 	}
 	ordered := *s
-	ordered.Files = sorted(slices.Clone(s.Files)) // as they are in all shards
+	ordered.Files = sorted(slices.Clone(s.Files)) // the order of files in all shards
 	s = &ordered
 	have, err := c.copiesOf(s)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Copies) putShards(ctx context.Context, s *Set, src Source, o Options) (
 	}
 	var targets []int
 	if have != nil {
-		targets = have.Parts // it stays cut as it is: what is there counts
+		targets = have.Parts // keep the division of the existing shards
 	} else if targets, err = c.spread(); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (c *Copies) spread() (targets []int, err error) {
 	order := make([]int, len(c.areas))
 	for t, area := range c.areas {
 		if order[t] = t; area == nil {
-			load[t] = 1 << 30 // only if there are not enough others
+			load[t] = 1 << 30 // use it only if there are not enough others
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(load[a], load[b]) })
@@ -189,12 +189,12 @@ func (c *cutting) write(ctx context.Context, src Source, have *Set) error {
 	return nil
 }
 
-// agrees checks that new shards are of the same content as existing ones: shards of different contents would be
-// useless.
+// agrees checks that new shards are computed from the same content as existing ones. Otherwise they could not be
+// combined.
 func (p *partial) agrees(others *Set) error {
 	for i := range p.set.Files {
 		if f := &p.set.Files[i]; !slices.Equal(f.Whole.Sums, others.Files[i].Sums) {
-			return fmt.Errorf("%s: %w: the store has other bytes than the shards of it", p.set.In(f), ErrDamaged)
+			return fmt.Errorf("%s: %w: the file in the store differs from its shards", p.set.In(f), ErrDamaged)
 		}
 	}
 	return nil
@@ -218,7 +218,8 @@ func (c *Copies) removePartials(targets []int) (err error) {
 	return err
 }
 
-// AsCopied returns a reader of the data that a target has of a file, given a reader of the whole file.
+// AsCopied returns a reader of the copy or shard that a target has of a file, computed from a reader of the whole
+// file.
 func (s *Set) AsCopied(target, file int, read func(b []byte, off int64) error) func(b []byte, off int64) error {
 	if s.Code == (Code{}) {
 		return read

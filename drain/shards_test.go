@@ -17,7 +17,7 @@ import (
 	"nvmecr/nvmf/blocktest"
 )
 
-// named returns so many failure domains of one target each.
+// named returns n failure domains with one target each.
 func named(n int) (domains []string) {
 	for i := range n {
 		domains = append(domains, string(rune('a'+i)))
@@ -31,10 +31,10 @@ func newCodedFleet(t *testing.T, size nvmf.Bytes, c Code, domains ...string) *fl
 	return f
 }
 
-// anyDomain is what files depend on where that does not matter.
+// anyDomain is a dependency for tests in which dependencies do not matter.
 func anyDomain(*File) []int { return []int{0} }
 
-// edges returns a checkpoint with files of sizes at which something ends, and some of random ones.
+// edges returns a checkpoint with files whose sizes are at or near boundaries, and files of random sizes.
 func edges(t *testing.T, name string, c Code, random *rand.Rand) (*Set, *memory, map[string][]byte) {
 	data := map[string][]byte{}
 	row := int(c.Unit) * c.Data
@@ -52,14 +52,14 @@ func edges(t *testing.T, name string, c Code, random *rand.Rand) (*Set, *memory,
 	return s, m, data
 }
 
-// seeded returns random numbers, and logs how to have them again.
+// seeded returns random numbers, and logs the seed.
 func seeded(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// requireFiles checks that copies have all files of the one set that they have.
+// requireFiles checks that the copies have exactly one set, with all files.
 func requireFiles(t *testing.T, c *Copies, data map[string][]byte) {
 	t.Helper()
 	sets, err := c.Sets()
@@ -72,8 +72,8 @@ func requireFiles(t *testing.T, c *Copies, data map[string][]byte) {
 	}
 }
 
-// requireTold checks that what copies lack of a set is told: nobody takes it for whole.
-func requireTold(t *testing.T, c *Copies) {
+// requireReported checks that an incomplete set is reported as incomplete.
+func requireReported(t *testing.T, c *Copies) {
 	t.Helper()
 	sets, err := c.Sets()
 	require.NoError(t, err)
@@ -92,7 +92,8 @@ func requireTold(t *testing.T, c *Copies) {
 	}
 }
 
-// TestShardsCover: whichever failure domains are lost, up to as many as there are shards of parity every byte is there; what is lost with more is told.
+// TestShardsCover loses failure domains: up to the number of parity shards every byte is readable; if more are lost
+// that is reported.
 func TestShardsCover(t *testing.T) {
 	for _, c := range []struct {
 		code    Code
@@ -134,7 +135,7 @@ func TestShardsCover(t *testing.T) {
 					assert.Equal(t, c.code.Parity-gone, sets[0].Spare())
 					assert.Equal(t, gone == 0, sets[0].Protected())
 				default:
-					requireTold(t, copies)
+					requireReported(t, copies)
 				}
 				require.GreaterOrEqual(t, bits.OnesCount(uint(lost)), gone, "two shards are in one domain")
 			}
@@ -142,7 +143,7 @@ func TestShardsCover(t *testing.T) {
 	}
 }
 
-// TestShardsOfSegments: files of several segments, of which not all end with a row.
+// TestShardsOfSegments tests files of several segments that do not all end with a row.
 func TestShardsOfSegments(t *testing.T) {
 	code := NewCode(3, 1)
 	large := make([]byte, 4*SegmentSize+12345)
@@ -159,7 +160,7 @@ func TestShardsOfSegments(t *testing.T) {
 	requireFiles(t, fleet.mount(t, true, "b"), data)
 }
 
-// TestFewDomains: fewer failure domains than shards are refused.
+// TestFewDomains checks that fewer failure domains than shards are refused.
 func TestFewDomains(t *testing.T) {
 	s, m, _ := ofRanks(t, "400", 2, 10)
 	_, err := newCodedFleet(t, 4<<20, NewCode(2, 1), "a", "a", "b", "b").mount(t, false).Put(t.Context(), s, m, anyDomain, Options{})
@@ -167,15 +168,15 @@ func TestFewDomains(t *testing.T) {
 	assert.Contains(t, err.Error(), "rs:2+1 needs 3, and 2 can be used")
 }
 
-// TestShardsCutShort ends a Put before each change, with its process: a set counts for what is there of it, it is protected only when all is there, and the next
-// process completes it.
+// TestShardsCutShort kills a Put before each change: the existing shards of a set count, the set is protected only if
+// all exist, and the next process completes it.
 func TestShardsCutShort(t *testing.T) {
 	code := NewCode(2, 1)
 	for at := 0; ; at++ {
 		s, m, data := ofRanks(t, "400", 2, 100)
 		fleet := newCodedFleet(t, 4<<20, code, named(4)...)
 		n := 0
-		_, err := fleet.mount(t, false).Put(t.Context(), s, m, anyDomain, Options{Workers: 1, step: endAfter(at, &n)})
+		_, err := fleet.mount(t, false).Put(t.Context(), s, m, anyDomain, Options{Workers: 1, step: dieAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 50)
@@ -191,7 +192,7 @@ func TestShardsCutShort(t *testing.T) {
 		if len(sets) > 0 && sets[0].Spare() >= 0 {
 			requireFiles(t, c, data)
 		} else {
-			requireTold(t, c)
+			requireReported(t, c)
 		}
 		c = fleet.mount(t, false)
 		put, err := c.Put(t.Context(), s, m, anyDomain, Options{Workers: 1})
@@ -202,8 +203,9 @@ func TestShardsCutShort(t *testing.T) {
 	}
 }
 
-// TestShardsRebuilt ends the Put that makes the shards of replaced targets before each change, with its process, and loses another target at once: what is left has every byte. The next process
-// makes what was lost, and reads nothing if nothing was.
+// TestShardsRebuilt kills the Put that writes the shards of replaced targets before each change, and loses another
+// target at once: every byte is readable from the remaining shards. The next process writes the lost shards, and
+// reads nothing if nothing was lost.
 func TestShardsRebuilt(t *testing.T) {
 	code := NewCode(2, 2)
 	s, m, data := ofRanks(t, "400", 3, 300)
@@ -213,7 +215,7 @@ func TestShardsRebuilt(t *testing.T) {
 		require.NoError(t, err)
 		fleet.devices[at%4] = newAreaDevice(t, 4<<20)
 		n := 0
-		_, err = fleet.mount(t, false).Put(t.Context(), s, m, anyDomain, Options{Workers: 1, step: endAfter(at, &n)})
+		_, err = fleet.mount(t, false).Put(t.Context(), s, m, anyDomain, Options{Workers: 1, step: dieAfter(at, &n)})
 		require.Equal(t, n > at, err != nil)
 		fleet.devices[(at+1)%4] = newAreaDevice(t, 4<<20)
 		requireFiles(t, fleet.mount(t, true), data)
@@ -234,7 +236,7 @@ func TestShardsRebuilt(t *testing.T) {
 	require.Equal(t, read, m.read)
 }
 
-// killable puts a device in front of a target's area that can be killed.
+// killable makes the device of a target's area one that can be killed.
 func (f *fleet) killable(t *testing.T, target int) *blocktest.Faulty {
 	dev, err := blocktest.NewFaulty(f.devices[target].dev)
 	require.NoError(t, err)
@@ -242,8 +244,9 @@ func (f *fleet) killable(t *testing.T, target int) *blocktest.Faulty {
 	return dev
 }
 
-// TestShardsTargetKilled kills a target before each of its writes, while a checkpoint is cut beside an older one, and then another one. Of the older one every byte is
-// there; the next one is whole, or is told not to be.
+// TestShardsTargetKilled kills a target before each of its writes, while a checkpoint is cut in addition to an older
+// one, and then another target. Every byte of the older checkpoint is readable; the newer one is complete, or
+// reported as incomplete.
 func TestShardsTargetKilled(t *testing.T) {
 	code := NewCode(2, 2)
 	old, m, data := ofRanks(t, "200", 2, 300)
@@ -285,7 +288,8 @@ func TestShardsTargetKilled(t *testing.T) {
 	}
 }
 
-// TestShardsAway: while a target with a shard is away the others are completed and stay, and a new set lacks what cannot be written.
+// TestShardsAway checks that, while a target with a shard cannot be used, other shards are completed and kept, and
+// that a new set lacks only the shard of that target.
 func TestShardsAway(t *testing.T) {
 	code := NewCode(2, 2)
 	fleet := newCodedFleet(t, 8<<20, code, named(4)...)
@@ -306,7 +310,7 @@ func TestShardsAway(t *testing.T) {
 	require.ErrorIs(t, err, ErrFewDomains)
 }
 
-// TestShardsSpread: the shards of sets go where there are the fewest, and each to another domain.
+// TestShardsSpread checks that shards are placed on the targets with the fewest sets, each in another domain.
 func TestShardsSpread(t *testing.T) {
 	fleet := newCodedFleet(t, 4<<20, NewCode(1, 1), "a", "a", "b", "b")
 	var parts [][]int
@@ -319,7 +323,8 @@ func TestShardsSpread(t *testing.T) {
 	assert.Equal(t, [][]int{{0, 2}, {1, 3}, {0, 2}}, parts)
 }
 
-// TestShardsSpace: the oldest set goes for the next one, and the newest stays when that has no space.
+// TestShardsSpace checks that the oldest set is removed for the next one, and that the newest stays even if the next
+// one has no space.
 func TestShardsSpace(t *testing.T) {
 	fleet := newCodedFleet(t, 8<<20, NewCode(2, 1), named(3)...)
 	c := fleet.mount(t, false)
@@ -349,7 +354,7 @@ func TestShardsSpace(t *testing.T) {
 	assert.Equal(t, []string{"5", "7"}, names())
 }
 
-// TestShardsChanged: a checkpoint that is changed while it is cut leaves nothing.
+// TestShardsChanged checks that nothing is left of a checkpoint that is changed while it is cut.
 func TestShardsChanged(t *testing.T) {
 	fleet := newCodedFleet(t, 4<<20, NewCode(2, 1), named(3)...)
 	s, m, _ := ofRanks(t, "400", 1, 100)
@@ -367,7 +372,7 @@ func TestShardsChanged(t *testing.T) {
 	assert.Empty(t, sets)
 }
 
-// TestShardsDiffer: shards of other bytes than those that are there are not put beside them.
+// TestShardsDiffer checks that shards of other content are not added to existing shards.
 func TestShardsDiffer(t *testing.T) {
 	fleet := newCodedFleet(t, 4<<20, NewCode(2, 1), named(3)...)
 	s, m, data := ofRanks(t, "400", 1, 100)
@@ -382,7 +387,7 @@ func TestShardsDiffer(t *testing.T) {
 	requireFiles(t, fleet.mount(t, true), data)
 }
 
-// TestShardsOtherwise: a set of copies of another kind stays until one of the present kind is whole.
+// TestShardsOtherwise checks that copies with another code stay until the set is complete with the present code.
 func TestShardsOtherwise(t *testing.T) {
 	s, m, data := ofRanks(t, "400", 2, 100)
 	for _, c := range []struct{ from, to Code }{{Code{}, NewCode(2, 1)}, {NewCode(2, 1), Code{}}, {NewCode(2, 1), NewCode(1, 2)}} {
@@ -410,7 +415,8 @@ func TestShardsOtherwise(t *testing.T) {
 	}
 }
 
-// TestShardsDamaged: a sector that is damaged in shards is made of others, of any file, wherever it is read; what is damaged in too many is told.
+// TestShardsDamaged checks that a damaged sector of any shard is computed from other shards, in all ways of reading,
+// and that damage in too many shards is reported.
 func TestShardsDamaged(t *testing.T) {
 	random := seeded(t)
 	code := Code{3, 2, 64 << 10}
@@ -447,7 +453,7 @@ func TestShardsDamaged(t *testing.T) {
 	}
 }
 
-// TestShardsDamagedZeros: where wrong bytes have been read first, zeros are written as well.
+// TestShardsDamagedZeros checks that zeros are written, too, where wrong bytes were written before.
 func TestShardsDamagedZeros(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": append(make([]byte, 4*shardUnit), 1)}
 	s, m := checkpointOf("400", data)
@@ -458,7 +464,8 @@ func TestShardsDamagedZeros(t *testing.T) {
 	requireFiles(t, fleet.mount(t, true), data)
 }
 
-// spoil changes a byte of each file of a shard: behind the back of the area, which notices, or before its eyes.
+// spoil changes a byte of each file of a shard: on the device, which the area detects, or, with silent, through the
+// area.
 func (f *fleet) spoil(t *testing.T, s *Set, number int, silent bool) {
 	p := s.shard(number)
 	l := f.devices[p.target].mount(t, false)
@@ -486,7 +493,7 @@ func (f *fleet) spoil(t *testing.T, s *Set, number int, silent bool) {
 	require.NoError(t, l.root.(areaDir).fs.Unmount())
 }
 
-// requireParts reads parts of files, and what targets have of them as the file says.
+// requireParts reads parts of files, and parts of their shards as computed from the files.
 func requireParts(t *testing.T, c *Copies, data map[string][]byte, random *rand.Rand) {
 	sets, err := c.Sets()
 	require.NoError(t, err)
@@ -502,7 +509,7 @@ func requireParts(t *testing.T, c *Copies, data map[string][]byte, random *rand.
 	}
 }
 
-// TestAsCopied: what a target has of a file is made from the file, in any part.
+// TestAsCopied computes parts of a target's shard from the file.
 func TestAsCopied(t *testing.T) {
 	random := seeded(t)
 	code := Code{3, 2, 64 << 10}
@@ -534,7 +541,8 @@ func TestAsCopied(t *testing.T) {
 	}
 }
 
-// TestShardsOfOther: shards of a checkpoint with the same name and time, and other files, are another set's.
+// TestShardsOfOther checks that shards of a checkpoint with the same name and time, but other files, belong to
+// another set.
 func TestShardsOfOther(t *testing.T) {
 	fleet := newCodedFleet(t, 4<<20, NewCode(2, 1), named(3)...)
 	s, m, _ := ofRanks(t, "400", 1, 100)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A memory is a source of files in memory; ranges of zeros of whole blocks are holes.
+// A memory is a Source of files in memory. Blocks of zeros are holes.
 type memory struct {
 	mu    sync.Mutex
 	files map[string]*content // by File.In
@@ -19,7 +19,7 @@ type memory struct {
 type content struct {
 	data     []byte
 	modified time.Time
-	broken   error // of each read
+	broken   error // returned by each read
 }
 
 func (m *memory) Open(rank int, path string) (Reader, error) {
@@ -81,7 +81,7 @@ func (f *opened) Close() error { return nil }
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456789, time.UTC)
 
-// checkpointOf returns a set of files whose content is given by path, of rank -1, and where to read it.
+// checkpointOf returns a set of files of rank -1 with the given content by path, and the source of the files.
 func checkpointOf(name string, data map[string][]byte) (*Set, *memory) {
 	s := &Set{Store: "melt", Pattern: "melt.{step}.*", Name: name, Ranks: 2, Ended: noon}
 	m := &memory{files: map[string]*content{}}

@@ -8,23 +8,25 @@ import (
 	"time"
 )
 
-// errOthers is in the error of a Put that has waited in vain for those who copy the set together with it.
+// errOthers is wrapped by the error of a Put that has waited in vain for the processes that copy the set together
+// with it.
 var errOthers = errors.New("the processes that copy the rest have not done so")
 
-// How often the first process looks at what the others have done, and how long they may do nothing.
+// How often the first process reads the journals of the others, and how long these may be inactive.
 const (
 	lookAtOthers   = 200 * time.Millisecond
 	patienceOthers = 10 * time.Minute
 )
 
-// A Share is the part of one of several processes that put a set together. Each copies, and reads back, every Of-th segment; the first one, of Number 0,
-// then makes a whole set of what all have copied. Nobody ever writes what is in the share of another one, so a process that is late writes nothing to a set that is whole.
+// A Share is the part of one of several processes that put a set together. Each process copies, and reads back, every
+// Of-th segment. The first one, with Number 0, then completes the set. No process ever writes the share of another
+// one, so a late process does not write to a complete set.
 type Share struct{ Number, Of int }
 
 // has reports whether the i-th place of a set is in the share.
 func (s Share) has(i int) bool { return s.Of <= 1 || i%s.Of == s.Number }
 
-// verifyShare reads back what this process has to copy, and tells the others.
+// verifyShare reads back the share of this process, and records that in the journal.
 func (p *partial) verifyShare(ctx context.Context) error {
 	var mine []place
 	for i, at := range p.set.copied() {
@@ -40,7 +42,7 @@ func (p *partial) verifyShare(ctx context.Context) error {
 	})
 }
 
-// meetOthers does what a process does that has copied its share: the first one waits for the others.
+// meetOthers follows the copy of the share: the first process waits for the others.
 func (p *partial) meetOthers(ctx context.Context, patience time.Duration) error {
 	if err := p.verifyShare(ctx); err != nil || p.o.Share.Number > 0 {
 		return err
@@ -48,7 +50,7 @@ func (p *partial) meetOthers(ctx context.Context, patience time.Duration) error 
 	return p.awaitOthers(ctx, patience)
 }
 
-// unverified returns what nobody has read back since this process began.
+// unverified returns the places that no process has read back since this process began.
 func (p *partial) unverified() (list []place) {
 	for _, at := range p.set.copied() {
 		if !p.verified[at] {
@@ -58,7 +60,8 @@ func (p *partial) unverified() (list []place) {
 	return list
 }
 
-// awaited returns the shares that others have not copied yet, or not read back. What they had read back when this process began they may not read once more.
+// awaited returns the shares that other processes have not copied or not read back yet. A share that was read back
+// before this process began is not among them, since its process may not verify it again.
 func (p *partial) awaited() (shares []int) {
 	for i, at := range p.set.copied() {
 		number := i % p.o.Share.Of
@@ -69,7 +72,7 @@ func (p *partial) awaited() (shares []int) {
 	return shares
 }
 
-// journaled is how much others have written to their journals.
+// journaled returns how many bytes others have written to their journals.
 func (p *partial) journaled() (n int64) {
 	for _, read := range p.read {
 		n += read
@@ -77,7 +80,7 @@ func (p *partial) journaled() (n int64) {
 	return n
 }
 
-// patience is how long others may show nothing: peers always show that they live.
+// patience returns how long other processes may be inactive. Peers write heartbeats.
 func (p *partial) patience() time.Duration {
 	if p.set.Call != nil {
 		return peerPatience
@@ -100,7 +103,7 @@ func (p *partial) awaitOthers(ctx context.Context, patience time.Duration) error
 		}
 		if p.left(shares) || time.Since(since) > patience {
 			p.dismiss(shares)
-			return fmt.Errorf("%w for %v: see what they say, and copy the checkpoint once more", errOthers, patience)
+			return fmt.Errorf("%w for %v: read their messages, and copy the checkpoint again", errOthers, patience)
 		}
 		select {
 		case <-ctx.Done():

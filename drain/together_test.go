@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shared is a set of files of several segments, small ones, and one of no bytes.
+// shared returns files of several segments, small ones, and an empty one.
 func shared(t *testing.T) map[string][]byte {
 	data := map[string][]byte{"/melt.400.0": append(random(t, SegmentSize), 1, 2, 3), "/melt.400.empty": nil}
 	for i := 1; i < 8; i++ {
@@ -19,7 +19,7 @@ func shared(t *testing.T) map[string][]byte {
 	return data
 }
 
-// TestTogether: processes that put a set together read each byte once, and read it back once.
+// TestTogether checks that processes which put a set together read each byte once, and read it back once.
 func TestTogether(t *testing.T) {
 	for _, compress := range []Compression{Plain, LZ4} {
 		t.Run(string(compress), func(t *testing.T) {
@@ -55,9 +55,10 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestTogetherCutShort: a set of which a share is missing, or was not read back, is not whole; who copies it next goes on.
+// TestTogetherCutShort checks that a set with a share that is missing, or was not read back, is incomplete, and that
+// the next Put continues.
 func TestTogetherCutShort(t *testing.T) {
-	for _, lines := range []int{0, 1, 2} { // in the journal of the process that is killed: of its two files none, one, or both, but not that they were read back
+	for _, lines := range []int{0, 1, 2} { // entries in the journal of the killed process: none, one or both of its files, none of them verified
 		data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20), "/melt.400.2": random(t, 30), "/melt.400.3": random(t, 40)}
 		s, m := checkpointOf("400", data)
 		l := open(t, t.TempDir())
@@ -88,7 +89,8 @@ func TestTogetherCutShort(t *testing.T) {
 	}
 }
 
-// TestTogetherLate: what was read back before the first process began is not waited for, but read back once more.
+// TestTogetherLate checks that a share that was read back before the first process began is not waited for, but
+// verified again.
 func TestTogetherLate(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20)}
 	s, m := checkpointOf("400", data)

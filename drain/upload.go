@@ -19,21 +19,21 @@ import (
 type upload struct {
 	*objects
 	dir      string
-	set      *Set // with space for checksums
+	set      *Set // with checksums of zero
 	src      Source
 	o        *Options
-	existing map[string]int64 // what a Put before has written, by name in the directory
+	existing map[string]int64 // sizes of objects of an earlier Put, by name in the directory
 	files    []uploading      // by file of the set
 }
 
 // uploading is an object of several parts.
 type uploading struct {
-	mu        sync.Mutex // while to begins
+	mu        sync.Mutex // held while the upload begins
 	to        Upload
-	remaining atomic.Int32 // parts
+	remaining atomic.Int32 // parts to be written
 }
 
-// Put is that of [Level]. Objects that a Put before has completed are not sent again, but read back as all are.
+// Put is [Level.Put]. Objects that an earlier Put has completed are not sent again, but are verified like all others.
 func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
 	if err := s.check(false); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set,
 	for i := range s.Files {
 		n := s.Files[i].segments()
 		if n > maxParts {
-			return nil, fmt.Errorf("%s: of %d bytes, and an object has %d parts of %d bytes at most: use a directory as second level", s.In(&s.Files[i]), s.Files[i].Size, maxParts, SegmentSize)
+			return nil, fmt.Errorf("%s has %d bytes, and an object has at most %d parts of %d bytes: use a directory as second level", s.In(&s.Files[i]), s.Files[i].Size, maxParts, SegmentSize)
 		}
 		u.files[i].remaining.Store(int32(n))
 	}
@@ -69,7 +69,7 @@ func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set,
 	return u.set, nil
 }
 
-// send writes all objects but the manifest.
+// send writes all objects except the manifest.
 func (u *upload) send(ctx context.Context) (err error) {
 	if u.existing, err = u.objects.sizes(ctx, u.dir); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (u *upload) send(ctx context.Context) (err error) {
 	return err
 }
 
-// finish makes the objects a whole set: the manifest comes last.
+// finish completes the set by writing the manifest, after all other objects are written.
 func (u *upload) finish(ctx context.Context) error {
 	if err := u.src.Refresh(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (u *upload) finish(ctx context.Context) error {
 	return u.bucket.Put(ctx, u.in(u.dir, manifestName), bytes.NewReader(text), int64(len(text)))
 }
 
-// A sender is one worker: the file that it had last stays open.
+// A sender is one worker. It keeps its last file open.
 type sender struct {
 	*upload
 	file  int // -1: none
@@ -148,7 +148,7 @@ func (w *sender) send(ctx context.Context, at place) (err error) {
 	name := w.set.In(f)
 	switch size, there := w.existing[name]; {
 	case there && size == f.Size:
-		_, err = io.Copy(io.Discard, r) // its checksum
+		_, err = io.Copy(io.Discard, r) // read the rest, for the checksum
 	case f.segments() == 1:
 		err = w.bucket.Put(ctx, w.in(w.dir, name), r, n)
 	default:
@@ -161,7 +161,7 @@ func (w *sender) send(ctx context.Context, at place) (err error) {
 	return err
 }
 
-// part writes one of several; who writes the last one completes the object.
+// part writes a part. The worker that writes the last part completes the object.
 func (w *sender) part(ctx context.Context, at place, r io.ReadSeeker, n int64) (err error) {
 	file, name := &w.files[at.file], w.in(w.dir, w.set.In(&w.set.Files[at.file]))
 	file.mu.Lock()
@@ -189,9 +189,9 @@ func (w *sender) close() error {
 	return w.from.Close()
 }
 
-// A segmentReader reads a segment of the store, and has its checksum when all of it has been read.
+// A segmentReader reads a segment of the store, and computes its checksum on the way.
 type segmentReader struct {
-	ctx    context.Context // of the worker
+	ctx    context.Context // context of the worker
 	from   Reader
 	off, n int64
 	limit  *rate.Limiter
@@ -210,7 +210,7 @@ func (r *segmentReader) Read(p []byte) (int, error) {
 	}
 	if n, err := r.from.ReadAt(p, r.off+r.done); n < len(p) {
 		if err == nil || errors.Is(err, io.EOF) {
-			err = ErrChanged // it is shorter now
+			err = ErrChanged // the file was truncated
 		}
 		return 0, err
 	}
@@ -219,7 +219,7 @@ func (r *segmentReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Seek goes back to the start: what was sent has been lost.
+// Seek returns to the start, to send the segment again.
 func (r *segmentReader) Seek(off int64, whence int) (int64, error) {
 	if off != 0 || whence != io.SeekStart {
 		return 0, errors.New("a segment is read from its start only")

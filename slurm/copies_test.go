@@ -12,12 +12,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// The targets of a job with copies are on nodes that leave its copies a place.
+// TestCopiesApart checks that no node has so many targets of a job that its copies lack other nodes.
 func TestCopiesApart(t *testing.T) {
 	for _, tt := range []struct {
 		request string
 		targets []string // NAME:NODE:LOAD[:HEALTH]
-		want    []string // names; none: it is refused for good
+		want    []string // names; none: the request can never be met
 		setting string
 	}{
 		{"nvmf:2,copies", []string{"a:n1:0", "b:n1:0", "c:n2:9"}, []string{"a", "c"}, "NVMECR_COPIES=partner"},
@@ -60,7 +60,7 @@ func TestCopiesApart(t *testing.T) {
 	}
 }
 
-// What takes the place of a failed target is on no node that would have too many of the job then.
+// TestCopiesApartReplaced checks the same for the replacement of a failed target.
 func TestCopiesApartReplaced(t *testing.T) {
 	c := newCluster(t)
 	const request = "nvmf:2,copies-sync"
@@ -80,7 +80,7 @@ func TestCopiesApartReplaced(t *testing.T) {
 	assert.Equal(t, []string{"d", "b"}, []string{c.lease(t, "slurm-j1").Targets[0].Target, c.lease(t, "slurm-j1").Targets[1].Target})
 }
 
-// Mirrors are from the beginning, or never.
+// TestCopiesSyncStays checks that mirroring cannot be switched on or off later.
 func TestCopiesSyncStays(t *testing.T) {
 	c := newCluster(t)
 	require.NoError(t, c.start(t, 1, "nvmf:2,name=x"))

@@ -7,22 +7,24 @@ import (
 	"nvmecr/balancer/site"
 )
 
-// The targets of one node fail together. So a job with copies gets no more of them than leave its copies other nodes.
+// The targets of a node fail together. So a job with copies gets only so many targets of a node that enough other
+// nodes are left for the copies.
 
-// perNode returns how many of a job's targets may be on one node.
-func (r Request) perNode(targets int) int {
+// maxPerNode returns how many of a job's targets may be on one node.
+func (r Request) maxPerNode(targets int) int {
 	data, parity := r.Copies.Shards()
 	switch {
 	case r.CopiesSync:
-		return targets / 2 // each of them is mirrored on another node
+		return targets / 2 // each target is mirrored on another node
 	case data > 0:
-		return (targets - 1) / (data + parity - 1) // there are as many nodes as shards
+		return (targets - 1) / (data + parity - 1) // as many nodes as shards are needed
 	}
 	return targets - 1
 }
 
-// apart leaves no more targets of a node than a job with copies may have there, beside those that it has: the least loaded.
-func (h *Hooks) apart(targets []site.Target, r Request, has []LeasedSpot) []site.Target {
+// limitPerNode removes targets of nodes that would have too many targets of a job with copies, counting those that the job
+// has. Of each node it keeps the healthiest and least loaded targets.
+func (h *Hooks) limitPerNode(targets []site.Target, r Request, has []LeasedSpot) []site.Target {
 	on, all := make(map[string]int), r.Targets
 	for _, spot := range has {
 		if t, err := h.target(spot.Target); err == nil && t.Health != site.Failed {
@@ -30,7 +32,7 @@ func (h *Hooks) apart(targets []site.Target, r Request, has []LeasedSpot) []site
 			all++
 		}
 	}
-	perNode, size := r.perNode(all), sizeOn(r, r.Targets)
+	perNode, size := r.maxPerNode(all), sizeOn(r, r.Targets)
 	targets = slices.DeleteFunc(targets, func(t site.Target) bool {
 		return t.Health == site.Failed || t.Health == site.Drained || t.Capacity > 0 && t.Capacity < size
 	})
@@ -40,7 +42,7 @@ func (h *Hooks) apart(targets []site.Target, r Request, has []LeasedSpot) []site
 	}
 	slices.SortStableFunc(order, func(i, j int) int {
 		a, b := targets[i], targets[j]
-		return cmp.Or(-cmp.Compare(a.Health, b.Health), cmp.Compare(a.Load, b.Load)) // what is ok comes before what is degraded
+		return cmp.Or(-cmp.Compare(a.Health, b.Health), cmp.Compare(a.Load, b.Load)) // ok before degraded
 	})
 	var left []int
 	for _, i := range order {
@@ -49,7 +51,7 @@ func (h *Hooks) apart(targets []site.Target, r Request, has []LeasedSpot) []site
 			left = append(left, i)
 		}
 	}
-	slices.Sort(left) // a plan depends on the order of the inventory
+	slices.Sort(left) // keep the order of the inventory, on which plans depend
 	list := make([]site.Target, len(left))
 	for n, i := range left {
 		list[n] = targets[i]

@@ -25,14 +25,14 @@ type Hooks struct {
 	State     string // directory of the leases
 	Inventory *site.Inventory
 	Network   *topology.Topology
-	Unusable  error // why there is no inventory, or no network: jobs that ask for nothing start all the same
+	Unusable  error // why inventory or network cannot be read; jobs without a request start nevertheless
 	Queue     Queue
 	Targets   Targets
-	Defaults  Request                          // what a request does not say: Capacity is for each target, Retain for requests with a name
-	Grace     time.Duration                    // how long a job has to be over, at least: one whose node is lost is, for a moment, before it is queued again
-	Logf      func(format string, args ...any) // where an administrator reads it
+	Defaults  Request                          // defaults of a request: Capacity for each target, Retain for requests with a name
+	Grace     time.Duration                    // minimum time from the end of a job until its space is freed: a job whose node is lost has ended, for a moment, before it is requeued
+	Logf      func(format string, args ...any) // log of the administrator
 	Now       func() time.Time
-	step      func(what string) error // for tests: dies here
+	step      func(what string) error // for tests: called at each step; an error ends the hook there
 }
 
 func (h *Hooks) store() *Store { return &Store{h.State} }
@@ -45,14 +45,14 @@ func (h *Hooks) at(what string) error {
 	return h.step(what)
 }
 
-// ErrUnmeetable says that a request cannot be met, however long the job waits.
+// ErrUnmeetable means that a request can never be met, however long the job waits.
 var ErrUnmeetable = errors.New("the job is held, since waiting does not help: cancel it (scancel), and change the request")
 
-// PrologController gives a job that is about to start the space that request asks for. If request is "" it uses the
-// request that Slurm has for the job. A job without a request gets nothing. Namespaces that were created for an earlier
-// start of the job, or by a hook that was killed, are found again.
+// PrologController provides a job that is about to start with the requested space. If request is "" it uses the
+// request that Slurm has for the job. A job without a request gets nothing. Namespaces that were created for an
+// earlier start of the job, or by a hook that was killed, are used again.
 //
-// After an error Slurm queues the job again. The user finds the reason in the job's AdminComment. A job that would fail
+// After an error Slurm requeues the job. The user finds the reason in the job's AdminComment. A job that would fail
 // each time is held.
 func (h *Hooks) PrologController(ctx context.Context, id uint32, request string) error {
 	job, err := h.Queue.Job(ctx, id)
@@ -68,7 +68,7 @@ func (h *Hooks) PrologController(ctx context.Context, id uint32, request string)
 	if err != nil {
 		return errors.Join(err, h.refuse(ctx, job, err))
 	}
-	if err := h.Queue.Explain(ctx, job, ""); err != nil { // the job has what it needs all the same
+	if err := h.Queue.Explain(ctx, job, ""); err != nil { // the job has its space nevertheless
 		h.Logf("job %d: %v", id, err)
 	}
 	return nil
@@ -100,20 +100,21 @@ func (h *Hooks) start(ctx context.Context, job Job, request string) error {
 	for {
 		err := h.provide(ctx, l)
 		failed := new(targetError)
-		if !errors.As(err, &failed) || l.Ready || ctx.Err() != nil || h.elsewhere(l, job, r, failed) != nil {
+		if !errors.As(err, &failed) || l.Ready || ctx.Err() != nil || h.planWithout(l, job, r, failed) != nil {
 			return err
 		}
 	}
 }
 
-// elsewhere plans a lease anew that has no data yet, without a target that has failed. What may have been made stays in the lease.
-func (h *Hooks) elsewhere(l *Lease, job Job, r Request, failed *targetError) error {
+// planWithout plans a lease that has no data yet again, without a target that has failed. The namespace that may
+// exist on that target stays in the lease.
+func (h *Hooks) planWithout(l *Lease, job Job, r Request, failed *targetError) error {
 	unlock, err := h.store().lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	left := append(slices.Clone(l.Left), failed.name)
+	left := append(slices.Clone(l.Abandoned), failed.name)
 	inventory, others := *h.Inventory, *h
 	inventory.Targets = slices.DeleteFunc(slices.Clone(inventory.Targets), func(t site.Target) bool { return slices.Contains(left, t.Name) })
 	others.Inventory = &inventory
@@ -121,7 +122,7 @@ func (h *Hooks) elsewhere(l *Lease, job Job, r Request, failed *targetError) err
 	if err != nil {
 		return err
 	}
-	next.Left = slices.DeleteFunc(l.on(), func(name string) bool { return slices.Contains(next.on(), name) })
+	next.Abandoned = slices.DeleteFunc(l.on(), func(name string) bool { return slices.Contains(next.on(), name) })
 	h.Logf("job %d: other targets in its place: %v", job.ID, failed)
 	*l = *next
 	if err := h.at("before the lease has other targets"); err != nil {
@@ -147,9 +148,9 @@ func leaseName(job Job, r Request) string {
 	return fmt.Sprintf("slurm-j%d", job.ID)
 }
 
-// lease returns the lease for this start of the job. It has been saved.
+// lease creates or renews the lease for this start of the job, and saves it.
 func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
-	unlock, err := h.store().lock() // until it is written other leases do not see what space it has
+	unlock, err := h.store().lock() // until the lease is saved other plans do not see its space
 	if err != nil {
 		return nil, err
 	}
@@ -171,11 +172,11 @@ func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
 	return l, h.store().save(l)
 }
 
-// newLease plans on which targets the job writes.
+// newLease plans the targets of a job.
 func (h *Hooks) newLease(job Job, r Request, name string) (*Lease, error) {
 	leases, err := h.store().all()
 	if err != nil {
-		return nil, err // a lease that cannot be read has space somewhere
+		return nil, err // the space of an unreadable lease is unknown
 	}
 	leases = slices.DeleteFunc(leases, func(l *Lease) bool { return l.Name == name })
 	plan, err := h.planAll(job, r, leases)
@@ -197,8 +198,8 @@ func (h *Hooks) newLease(job Job, r Request, name string) (*Lease, error) {
 	return l, nil
 }
 
-// planAll plans for as many targets as are asked for, or one more where mirrors need it: of an odd number one has no other to be mirrored on, if there
-// are two nodes.
+// planAll plans for the requested number of targets, or for one more if mirroring needs it: with two nodes, an odd
+// number of targets would leave one without a mirror.
 func (h *Hooks) planAll(job Job, r Request, leases []*Lease) (*placement.Plan, error) {
 	plan, err := h.plan(job, r, leases)
 	if err != nil && r.CopiesSync && r.Targets%2 == 1 {
@@ -208,9 +209,9 @@ func (h *Hooks) planAll(job Job, r Request, leases []*Lease) (*placement.Plan, e
 	return plan, err
 }
 
-// renew changes a lease for another start: of its job, or of a later job with the same name.
+// renew changes a lease for another start of its job, or for a later job with the same name.
 func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
-	if l.User != job.User { // somebody has the user's number now
+	if l.User != job.User { // the uid belongs to another user now
 		return fmt.Errorf("lease %s is of user %d, and job %d of user %d", l.Name, l.User, job.ID, job.User)
 	}
 	if l.Job != job.ID {
@@ -222,14 +223,14 @@ func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 		}
 	}
 	if l.Freeing {
-		return fmt.Errorf("job %d: the time for which lease %s was retained has passed, and a part of it is freed: the job starts when the targets of the rest answer, or take another name", job.ID, l.Name)
+		return fmt.Errorf("job %d: the retain time of lease %s has passed, and a part of it is freed: the job starts when the remaining targets answer; or use another name", job.ID, l.Name)
 	}
 	if size := sizeOn(r, len(l.Targets)); size != l.Size || r.Targets != l.Request.Targets {
 		return fmt.Errorf("job %d: lease %s has %s on %d targets, and the request differs: request the same, or use another name; %w",
 			job.ID, l.Name, l.Size*nvmf.Bytes(len(l.Targets)), len(l.Targets), ErrUnmeetable)
 	}
 	if r.CopiesSync != l.Request.CopiesSync {
-		return fmt.Errorf("job %d: lease %s has copies-sync=%t, which stays as it was at first: request the same, or use another name; %w", job.ID, l.Name, l.Request.CopiesSync, ErrUnmeetable)
+		return fmt.Errorf("job %d: lease %s has copies-sync=%t, which cannot be changed: request the same, or use another name; %w", job.ID, l.Name, l.Request.CopiesSync, ErrUnmeetable)
 	}
 	if err := h.replace(l, job, r); err != nil {
 		return err
@@ -249,7 +250,7 @@ func sizeOn(r Request, targets int) nvmf.Bytes {
 	return (size + nvmf.MiB - 1) / nvmf.MiB * nvmf.MiB
 }
 
-// replace replaces the targets of a lease that have failed for good. Data on them is lost, unless there are copies.
+// replace replaces targets of a lease that have failed permanently. Their data is lost, unless there are copies.
 func (h *Hooks) replace(l *Lease, job Job, r Request) error {
 	var failed []int
 	for i, spot := range l.Targets {
@@ -276,23 +277,24 @@ func (h *Hooks) replace(l *Lease, job Job, r Request) error {
 	return nil
 }
 
-// failed reports whether the inventory marks a target as failed: it does not come back with its data.
+// failed reports whether the inventory marks a target as failed: it will not return with its data.
 func (h *Hooks) failed(name string) bool {
 	t, err := h.target(name)
 	return err == nil && t.Health == site.Failed
 }
 
-// plan chooses among the targets that can make namespaces, less what other leases have of them, and beside those that the job has.
+// plan chooses targets that can create namespaces and have space that other leases do not use. has are targets that
+// the job keeps.
 func (h *Hooks) plan(job Job, r Request, leases []*Lease, has ...LeasedSpot) (*placement.Plan, error) {
 	nodes, err := hostlist.Expand(job.Nodes)
 	if err != nil {
 		return nil, fmt.Errorf("job %d: nodes %q: %w", job.ID, job.Nodes, err)
 	}
 	inventory := *h.Inventory
-	inventory.Targets = h.open(leases, has)
+	inventory.Targets = h.available(leases, has)
 	copies := r.Copies != "" || r.CopiesSync
 	if copies {
-		inventory.Targets = h.apart(inventory.Targets, r, has)
+		inventory.Targets = h.limitPerNode(inventory.Targets, r, has)
 	}
 	ranks := max(job.Ranks, len(nodes), r.Targets)
 	want := placement.Job{Targets: r.Targets, Strict: r.Strict, RankCapacity: r.Capacity / nvmf.Bytes(ranks)}
@@ -306,8 +308,9 @@ func (h *Hooks) plan(job Job, r Request, leases []*Lease, has ...LeasedSpot) (*p
 	return plan, err
 }
 
-// open returns the targets that can make namespaces, less what leases have of them, and without those that the job has.
-func (h *Hooks) open(leases []*Lease, has []LeasedSpot) (list []site.Target) {
+// available returns the targets that can create namespaces, with the space that leases do not use, and without the
+// targets of has.
+func (h *Hooks) available(leases []*Lease, has []LeasedSpot) (list []site.Target) {
 	for _, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 || slices.ContainsFunc(has, func(s LeasedSpot) bool { return s.Target == t.Name }) {
 			continue
@@ -360,11 +363,11 @@ func (h *Hooks) target(name string) (site.Target, error) {
 			return t, nil
 		}
 	}
-	return site.Target{}, fmt.Errorf("target %s is not in the inventory any more, and leases have namespaces on it: put it back", name)
+	return site.Target{}, fmt.Errorf("target %s is no longer in the inventory, and leases have namespaces on it: add it again", name)
 }
 
-// EpilogController records that a job has ended. It frees nothing, since the job may be started again. The last record counts: an earlier one may be of a
-// lost node, and late.
+// EpilogController records that a job has ended. It frees nothing, since the job may be started again. A later call
+// overrides an earlier one, which may be about a lost node.
 func (h *Hooks) EpilogController(id uint32) error {
 	l, err := h.store().ofJob(id)
 	if l == nil {

@@ -31,7 +31,7 @@ targets:
 `
 )
 
-// cluster is a controller, with Slurm and targets that are maps.
+// cluster is a controller with emulated targets and an emulated Slurm.
 type cluster struct {
 	Hooks
 	jobs map[uint32]Job
@@ -40,8 +40,8 @@ type cluster struct {
 	now  time.Time
 
 	hang  func(name string) // in Create
-	gone  string            // a target that does not answer
-	shut  string            // a target that fails in Expose
+	gone  string            // target that does not answer
+	shut  string            // target that fails in Expose
 	told  map[uint32]string
 	holds []uint32
 }
@@ -119,7 +119,7 @@ func (c *cluster) List(_ context.Context, on site.Target) ([]string, error) {
 	return slices.Sorted(maps.Keys(c.held[on.Name])), nil
 }
 
-// leased expects that what targets hold has a lease.
+// leased checks that each namespace on the targets belongs to a lease.
 func (c *cluster) leased(t *testing.T) {
 	t.Helper()
 	c.step = nil
@@ -135,7 +135,7 @@ func (c *cluster) start(t *testing.T, id uint32, request string) error {
 	return c.PrologController(t.Context(), id, "")
 }
 
-// end is that of a job, for good.
+// end ends a job, which will not start again.
 func (c *cluster) end(t *testing.T, id uint32) {
 	j := c.jobs[id]
 	j.Over = true
@@ -159,7 +159,7 @@ func TestLife(t *testing.T) {
 	require.NoError(t, c.Reconcile(t.Context()))
 	assert.Len(t, c.held["a"], 1, "it runs")
 
-	// A node is lost: the epilog comes, the job is started again, and finds what it had, by another key.
+	// A node is lost: the epilog is called, the job starts again, and finds its namespaces, with another key.
 	require.NoError(t, c.EpilogController(7))
 	c.now = c.now.Add(c.Grace)
 	require.NoError(t, c.Reconcile(t.Context()))
@@ -184,7 +184,7 @@ func TestLife(t *testing.T) {
 	assert.NoFileExists(t, c.store().path("slurm-j7"))
 }
 
-// A job has its data in another rack, if it can be.
+// TestPlanned checks that the data of a job is in another rack if possible.
 func TestPlanned(t *testing.T) {
 	c := newCluster(t)
 	require.NoError(t, c.start(t, 1, "nvmf:1"))
@@ -193,7 +193,8 @@ func TestPlanned(t *testing.T) {
 	assert.Equal(t, []uint32{2}, c.holds)
 }
 
-// The time to retain begins with the real end, whatever Slurm has said of lost nodes before.
+// TestLateEpilog checks that the retain time begins at the last end of a job, not at an earlier epilog for a lost
+// node.
 func TestLateEpilog(t *testing.T) {
 	c := newCluster(t)
 	require.NoError(t, c.start(t, 1, "nvmf:1,name=x,retain=2h"))
@@ -208,7 +209,7 @@ func TestLateEpilog(t *testing.T) {
 	assert.NoFileExists(t, c.store().path("slurm-u1000-x"))
 }
 
-// What has a name is for later jobs of the name, for a time, and one job has it at a time.
+// TestNamed checks that later jobs can use a lease by its name for the retain time, one job at a time.
 func TestNamed(t *testing.T) {
 	c := newCluster(t)
 	const request = "nvmf:1,name=run7,retain=2h"
@@ -230,7 +231,8 @@ func TestNamed(t *testing.T) {
 	c.leased(t)
 }
 
-// A target that does not answer keeps no space on others, and what is left of a lease then is nothing that a later job of the name finds.
+// TestPartlyFreed checks that an unreachable target does not delay freeing on others, and that a later job of the
+// name does not use the rest of the lease.
 func TestPartlyFreed(t *testing.T) {
 	c := newCluster(t)
 	const request = "nvmf:2,name=x,retain=0"
@@ -256,7 +258,8 @@ func TestPartlyFreed(t *testing.T) {
 	assert.False(t, c.lease(t, "slurm-u1000-x").Reused)
 }
 
-// A target has failed for good: the next start has another one in its place, and the end frees what is left.
+// TestTargetReplaced checks that the next start replaces a permanently failed target, and that the end frees the
+// rest.
 func TestTargetReplaced(t *testing.T) {
 	c := newCluster(t)
 	const request = "nvmf:2,capacity=2G,copies"
@@ -290,7 +293,8 @@ func TestTargetReplaced(t *testing.T) {
 	assert.Equal(t, []Orphan{{"a", "slurm-j1"}, {"b", "slurm-j1"}}, orphans, "they are seen when they are back")
 }
 
-// A job that has no data yet gets other targets in the place of one that fails. What that has made is freed with the rest, wherever the hook was killed.
+// TestElsewhere checks that a job without data gets another target instead of one that fails, and that the namespace
+// of the failed target is freed with the others, wherever the hook was killed.
 func TestElsewhere(t *testing.T) {
 	for n, killed := 0, true; killed; n++ {
 		c := newCluster(t)
@@ -308,7 +312,7 @@ func TestElsewhere(t *testing.T) {
 			got = append(got, spot.Target)
 		}
 		assert.ElementsMatch(t, []string{"a", "c"}, got, where)
-		assert.Equal(t, []string{"b"}, l.Left, where)
+		assert.Equal(t, []string{"b"}, l.Abandoned, where)
 		assert.Equal(t, []string{l.Key, l.Key}, []string{c.held["a"]["slurm-j1"].key, c.held["c"]["slurm-j1"].key}, where)
 		assert.Len(t, c.held["b"], 1, where)
 		assert.Empty(t, c.told[1])
@@ -327,7 +331,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// A job waits for a target that has its data, or that no other one can take the place of.
+// TestNowhereElse checks that a job waits for a target that has its data, or that no other target can replace.
 func TestNowhereElse(t *testing.T) {
 	c := newCluster(t)
 	c.gone = "b"
@@ -354,7 +358,7 @@ func TestNothingAskedFor(t *testing.T) {
 	assert.LessOrEqual(t, len(entries), 1, "the lock")
 }
 
-// Space that leases have is not given to another job.
+// TestFull checks that space of a lease is not given to another job.
 func TestFull(t *testing.T) {
 	c := newCluster(t)
 	require.NoError(t, c.start(t, 1, "nvmf:2,capacity=4G"))
@@ -366,7 +370,8 @@ func TestFull(t *testing.T) {
 	require.NoError(t, c.start(t, 3, "nvmf:2,capacity=1G"))
 }
 
-// A job learns why it does not start, and what can never be given to it is not tried again and again.
+// TestRefused checks that the user learns why a job does not start, and that a job whose request can never be met is
+// held.
 func TestRefused(t *testing.T) {
 	c := newCluster(t)
 	require.NoError(t, c.start(t, 1, "nvmf:2,capacity=5G,name=x"))
@@ -374,7 +379,7 @@ func TestRefused(t *testing.T) {
 		request, told string
 		held          bool
 	}{
-		{"nvmf:2,capacity=2G", "too few targets", false}, // job 1 may end
+		{"nvmf:2,capacity=2G", "too few targets", false}, // possible after the end of job 1
 		{"nvmf:2,capacity=9G", "too few targets", true},
 		{"nvmf:2,capacity=5G,name=x", `name "x" is in use by job 1`, false},
 		{"nvmf:2,capacity=much", "not a request", true},
@@ -393,7 +398,8 @@ func TestRefused(t *testing.T) {
 	assert.Empty(t, c.told[2], "it has started")
 }
 
-// While a target hangs for one job others start, and end, and what that job has planned is not given to them.
+// TestTargetHangs checks that while a target hangs for one job, other jobs start and end, and do not get the space
+// planned for that job.
 func TestTargetHangs(t *testing.T) {
 	c := newCluster(t)
 	require.NoError(t, c.start(t, 1, "nvmf:1,capacity=1G"))
@@ -418,7 +424,7 @@ func TestTargetHangs(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// killedAt runs do, which is killed at the nth step, and reports whether it came to that.
+// killedAt runs do and kills it at the nth step. It reports whether do reached that step.
 func (c *cluster) killedAt(n int, do func() error) (where string, killed bool) {
 	c.step = func(what string) error {
 		if n--; n >= 0 {
@@ -432,8 +438,8 @@ func (c *cluster) killedAt(n int, do func() error) (where string, killed bool) {
 	return where, errors.Is(err, errKilled)
 }
 
-// Every hook is killed at every step. What targets hold has a lease, always; the hook that is repeated, or the reconciler, ends
-// what was begun.
+// TestKilledAnywhere kills every hook at every step. Each namespace always belongs to a lease. Repeating the hook, or
+// Reconcile, completes the work.
 func TestKilledAnywhere(t *testing.T) {
 	const request = "nvmf:2,capacity=1G,name=x,retain=1h"
 	ready := func(t *testing.T) *cluster {
@@ -495,7 +501,7 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// A namespace that was made without ever being given to the job is freed with the job, however long it is to be retained.
+// TestNeverReady checks that a namespace that the job never got is freed with the job, whatever its retain time.
 func TestNeverReady(t *testing.T) {
 	c := newCluster(t)
 	_, killed := c.killedAt(3, func() error { return c.start(t, 1, "nvmf:2,name=x,retain=9d") })
@@ -513,9 +519,9 @@ func TestManifest(t *testing.T) {
 	runtime := filepath.Join(t.TempDir(), "run")
 	require.NoError(t, c.start(t, 7, "nvmf:2"))
 	l := c.lease(t, "slurm-j7")
-	l.User = uint32(os.Getuid()) // this test need not be root
+	l.User = uint32(os.Getuid()) // lets the test run without root
 	require.NoError(t, c.store().save(l))
-	for range 2 { // repeated
+	for range 2 { // hooks can be repeated
 		require.NoError(t, c.Prolog(7, runtime))
 	}
 	for name, mode := range map[string]os.FileMode{"7": os.ModeDir | 0o700, "7/key": 0o400, "7/environment": 0o400, "7/restarts": 0o400} {
@@ -533,7 +539,8 @@ func TestManifest(t *testing.T) {
 	require.NoError(t, TaskProlog(&out, 7, runtime), "a job without a lease")
 }
 
-// An inventory that cannot be read keeps those jobs waiting that ask for space, and no others: all jobs of the cluster come here.
+// TestUnusable checks that an unreadable inventory delays only jobs that request space: the hook is called for all
+// jobs of the cluster.
 func TestUnusable(t *testing.T) {
 	c := newCluster(t)
 	c.Inventory, c.Network, c.Unusable = nil, nil, errors.New("site.yaml: line 3: field nod not found")

@@ -13,35 +13,35 @@ import (
 
 // A Lease records the namespaces of a job, or of several jobs of one name that run one after the other.
 type Lease struct {
-	Name     string       `json:"name"` // of the namespaces, too
-	User     uint32       `json:"user"`
-	Request  Request      `json:"request"`
-	Job      uint32       `json:"job"`      // the last one
-	Restarts uint32       `json:"restarts"` // of that job
-	Nodes    string       `json:"nodes"`    // of that job
-	Ranks    int          `json:"ranks"`
-	Targets  []LeasedSpot `json:"targets"`
-	Left     []string     `json:"left,omitempty"` // targets that failed before the job had space: they may have a namespace of it all the same
-	Size     nvmf.Bytes   `json:"size"`           // of each namespace
-	Mapping  string       `json:"mapping"`        // of ranks to targets, for the first start
-	Reused   bool         `json:"reused"`         // the last start is not the first one
-	HostNQN  string       `json:"hostnqn"`        // of all hosts of the job
-	Key      string       `json:"key"`            // by which they prove it; of the last start
-	Ready    bool         `json:"ready"`          // all namespaces were there once, and the job could write
-	Started  time.Time    `json:"started"`        // the last start
-	Ended    *time.Time   `json:"ended,omitempty"`
-	Freeing  bool         `json:"freeing,omitempty"` // some namespaces may be gone
+	Name      string       `json:"name"` // also the name of its namespaces
+	User      uint32       `json:"user"`
+	Request   Request      `json:"request"`
+	Job       uint32       `json:"job"`      // id of the last job
+	Restarts  uint32       `json:"restarts"` // restart count of that job
+	Nodes     string       `json:"nodes"`    // nodes of that job
+	Ranks     int          `json:"ranks"`
+	Targets   []LeasedSpot `json:"targets"`
+	Abandoned []string     `json:"left,omitempty"` // targets that failed before the job had space; they may still have a namespace of it
+	Size      nvmf.Bytes   `json:"size"`           // of each namespace
+	Mapping   string       `json:"mapping"`        // mapping of ranks to targets, for the first start
+	Reused    bool         `json:"reused"`         // the last start is not the first one
+	HostNQN   string       `json:"hostnqn"`        // host NQN of all hosts of the job
+	Key       string       `json:"key"`            // DH-HMAC-CHAP key of these hosts, for the last start
+	Ready     bool         `json:"ready"`          // all namespaces existed once, so they may have data
+	Started   time.Time    `json:"started"`        // time of the last start
+	Ended     *time.Time   `json:"ended,omitempty"`
+	Freeing   bool         `json:"freeing,omitempty"` // some namespaces may be gone
 }
 
 // A LeasedSpot is a namespace on a target.
 type LeasedSpot struct {
 	Target    string `json:"target"`    // by its name in the inventory
-	Namespace string `json:"namespace"` // as --target takes it; "" until it is made
+	Namespace string `json:"namespace"` // in the form of --target; "" until it is created
 }
 
 // on returns the targets that may have a namespace of the lease.
 func (l *Lease) on() []string {
-	names := slices.Clone(l.Left)
+	names := slices.Clone(l.Abandoned)
 	for _, spot := range l.Targets {
 		names = append(names, spot.Target)
 	}
@@ -53,7 +53,7 @@ func (l *Lease) on() []string {
 type file struct {
 	Format  string          `json:"format"`
 	Version int             `json:"version"`
-	CRC64   string          `json:"crc64"` // of the bytes of Lease, as they are here
+	CRC64   string          `json:"crc64"` // of the bytes of Lease
 	Lease   json.RawMessage `json:"lease"`
 }
 

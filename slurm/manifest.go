@@ -46,7 +46,7 @@ func (h *Hooks) Prolog(id uint32, runtime string) error {
 			return err
 		}
 	}
-	return os.Chown(dir, int(l.User), -1) // last: from now on it can be used
+	return os.Chown(dir, int(l.User), -1) // last, since it makes the manifest available to the user
 }
 
 func manifestOf(id uint32, runtime string) string {

@@ -15,7 +15,7 @@ import (
 
 // Reconcile frees the leases of jobs that are over, if the retain time has passed or the job never got its space. A
 // lease that cannot be freed, because its target is down or a hook holds it, is left for the next call. The other
-// leases are freed all the same.
+// leases are freed nevertheless.
 func (h *Hooks) Reconcile(ctx context.Context) error {
 	leases, err := h.store().all()
 	for _, l := range leases {
@@ -48,9 +48,9 @@ func (h *Hooks) reconcile(ctx context.Context, l *Lease) error {
 		return err
 	}
 	if err == nil && !job.Over {
-		return nil // it runs, or will: also one whose Epilog came because a node was lost
+		return nil // the job runs or will run; after the loss of a node, too
 	}
-	if l.Ended == nil { // its EpilogSlurmctld was killed, or never came
+	if l.Ended == nil { // EpilogSlurmctld was killed or never called
 		now := h.Now()
 		l.Ended = &now
 		if err := h.at("before the end is written"); err != nil {
@@ -70,7 +70,8 @@ func (h *Hooks) reconcile(ctx context.Context, l *Lease) error {
 	return h.free(ctx, l)
 }
 
-// free deletes the namespaces of a lease, then the lease. One that cannot be reached keeps the lease, but not the space on other targets.
+// free deletes the namespaces of a lease, and then the lease. The lease stays while a target cannot be reached;
+// namespaces on other targets are deleted.
 func (h *Hooks) free(ctx context.Context, l *Lease) error {
 	if !l.Freeing {
 		l.Freeing = true
@@ -109,25 +110,25 @@ func (h *Hooks) Leases() ([]*Lease, error) { return h.store().all() }
 type Orphan struct{ Target, Name string }
 
 // Orphans compares the namespaces on the targets with the leases. A target that does not answer is an error; the others
-// are compared all the same.
+// are compared nevertheless.
 func (h *Hooks) Orphans(ctx context.Context) (orphans []Orphan, err error) {
 	if orphans, err = h.unleased(ctx); len(orphans) == 0 {
 		return nil, err
 	}
-	// A namespace that is freed meanwhile is deleted before its lease: it is gone when its target lists it again.
+	// A namespace that is freed meanwhile is deleted before its lease. Then a second listing no longer has it.
 	again, err := h.unleased(ctx)
 	return slices.DeleteFunc(again, func(s Orphan) bool { return !slices.Contains(orphans, s) }), err
 }
 
-// listsAtOnce is the limit of targets that are listed at the same time.
-const listsAtOnce = 64
+// maxLists is the number of targets that are listed at the same time.
+const maxLists = 64
 
 // held lists the namespaces on the targets. It asks several targets at the same time: the slowest one determines how
 // long that takes.
 func (h *Hooks) held(ctx context.Context) (all []Orphan, err error) {
 	names, errs := make([][]string, len(h.Inventory.Targets)), make([]error, len(h.Inventory.Targets))
 	var group errgroup.Group
-	group.SetLimit(listsAtOnce)
+	group.SetLimit(maxLists)
 	for i, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 {
 			continue
@@ -135,12 +136,12 @@ func (h *Hooks) held(ctx context.Context) (all []Orphan, err error) {
 		group.Go(func() error {
 			names[i], errs[i] = h.Targets.List(ctx, t)
 			if t.Health == site.Failed {
-				errs[i] = nil // as is known
+				errs[i] = nil // listed below with the error of the target
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // errs has them all
+	_ = group.Wait() // the errors are in errs
 	for i, t := range h.Inventory.Targets {
 		for _, name := range names[i] {
 			if strings.HasPrefix(name, "slurm-") {

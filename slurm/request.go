@@ -14,19 +14,19 @@ import (
 // A Request is the space that a job asks for.
 type Request struct {
 	Targets    int           `json:"targets"`
-	Capacity   nvmf.Bytes    `json:"capacity"` // of all targets together
+	Capacity   nvmf.Bytes    `json:"capacity"` // total of all targets
 	Name       string        `json:"name,omitempty"`
-	Retain     time.Duration `json:"retain"` // after the end of the job
+	Retain     time.Duration `json:"retain"` // time to keep the data after the end of the job
 	Strict     bool          `json:"strict,omitempty"`
-	Copies     config.Copies `json:"copies,omitempty"`      // of checkpoints, on other targets; "": none
-	CopiesSync bool          `json:"copies_sync,omitempty"` // mirrors, in place of copies
+	Copies     config.Copies `json:"copies,omitempty"`      // copies of checkpoints on other targets; "": none
+	CopiesSync bool          `json:"copies_sync,omitempty"` // mirrors instead of copies
 }
 
 // Limits of a request.
 const (
 	maxTargets = 1024
 	maxRetain  = 365 * 24 * time.Hour
-	maxName    = 24 // with the user's number and the target's own prefix it is the name of a namespace
+	maxName    = 24 // so that a namespace can be named by it, the user id and the prefix of the target
 )
 
 // ErrRequest is wrapped by the errors of ParseRequest.
@@ -79,7 +79,7 @@ func ParseRequest(text string, defaults Request) (Request, error) {
 	return r, nil
 }
 
-// parseCopies reads what copies are asked for: of the word alone, a second one of everything.
+// parseCopies parses the value of copies. Without a value it is a full second copy.
 func parseCopies(value string, given bool) (config.Copies, error) {
 	copies := config.Copies(value)
 	switch data, _ := copies.Shards(); {
@@ -91,16 +91,16 @@ func parseCopies(value string, given bool) (config.Copies, error) {
 	return copies, nil
 }
 
-// checkCopies refuses copies that have no place.
+// checkCopies refuses copies for which there are too few targets.
 func (r Request) checkCopies() error {
 	data, parity := r.Copies.Shards()
 	switch {
 	case r.CopiesSync && data > 0:
-		return fmt.Errorf("copies-sync mirrors targets, which goes with copies=partner, not with copies=%s", r.Copies)
+		return fmt.Errorf("copies-sync mirrors targets, which can be combined with copies=partner only, not with copies=%s", r.Copies)
 	case data+parity > r.Targets:
-		return fmt.Errorf("copies=%s makes %d shards, each for a target on another node, so there have to be %d targets at least", r.Copies, data+parity, data+parity)
+		return fmt.Errorf("copies=%s makes %d shards, each for a target on another node, so it needs at least %d targets", r.Copies, data+parity, data+parity)
 	case r.Copies != "" && !r.CopiesSync && r.Targets < 2:
-		return errors.New("copies are on other targets, so there have to be two at least")
+		return errors.New("copies are on other targets, so they need at least two")
 	}
 	return nil
 }

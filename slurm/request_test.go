@@ -78,7 +78,7 @@ func TestInComment(t *testing.T) {
 	}
 }
 
-// A lease that was cut short, or changed, is none.
+// TestDecodeLease checks that a truncated or damaged lease is refused.
 func TestDecodeLease(t *testing.T) {
 	b, err := encode(&Lease{Name: "a", Job: 7})
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestDecodeLease(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// What is stored stays as it is.
+// TestGoldenLease checks that the stored form does not change.
 func TestGoldenLease(t *testing.T) {
 	ended := time.Unix(1e9+60, 0).UTC()
 	l := &Lease{Name: "slurm-u1000-run7", User: 1000, Request: Request{Targets: 2, Capacity: 40 * nvmf.GiB, Name: "run7", Retain: 48 * time.Hour, Strict: true},

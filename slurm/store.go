@@ -43,7 +43,8 @@ func (s *Store) tryLease(name string) (unlock func(), ok bool, err error) {
 	return unlock, err == nil, err
 }
 
-// byteOf returns the byte of the lock file for a lease. Two leases with the same byte wait for each other, no more.
+// byteOf returns the byte of the lock file for a lease. Two leases may share a byte, which only makes them wait for
+// each other.
 func byteOf(name string) int64 { return 1 + int64(crc64.Checksum([]byte(name))>>2) }
 
 // lockByte locks a byte of the file until unlock, or until the process ends.

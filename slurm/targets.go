@@ -20,9 +20,9 @@ import (
 // Targets creates and deletes namespaces on the targets of an inventory, as `nvmecr admin` does. All calls can be
 // repeated.
 type Targets interface {
-	// Create creates the namespace name, or finds it, and returns its name in the form of --target.
+	// Create creates the namespace if it does not exist, and returns its name in the form of --target.
 	Create(ctx context.Context, on site.Target, name string, size nvmf.Bytes) (string, error)
-	// Expose gives access to the host with that key, and removes the access of all other keys.
+	// Expose gives access to hosts with that NQN and key, and removes the access of all other keys.
 	Expose(ctx context.Context, on site.Target, name, hostNQN, key string) error
 	// Delete frees a namespace.
 	Delete(ctx context.Context, on site.Target, name string) error
@@ -30,11 +30,13 @@ type Targets interface {
 	List(ctx context.Context, on site.Target) ([]string, error)
 }
 
-// targetTime is how long a command to a target may take. A host that is gone in the middle of one is never heard of again.
-const targetTime = time.Minute
+// commandTimeout is how long a command to a target may take. If the host of the target vanishes during the command there
+// is no other sign of that.
+const commandTimeout = time.Minute
 
-// Commands is a Targets that runs the command of the inventory, such as ssh st1 nvmecr admin --provisioner .... A target that has not answered in
-// time is not asked again, since a process of the controller is to get to the others.
+// Commands implements Targets by the admin command of the inventory, such as ssh st1 nvmecr admin --provisioner ....
+// A target that has not answered in time is not called again by this process, which has to proceed to the other
+// targets.
 type Commands struct {
 	limit  time.Duration // of each command; 0: targetTime
 	silent sync.Map      // names of targets
@@ -87,7 +89,7 @@ func (c *Commands) List(ctx context.Context, on site.Target) (names []string, er
 	return names, nil
 }
 
-// call runs the target's command. A key goes by its standard input, which no other user sees.
+// call runs the target's command. A key is passed by standard input, since other users can see arguments.
 func (c *Commands) call(ctx context.Context, on site.Target, input string, args ...string) ([]byte, error) {
 	if len(on.Admin) == 0 {
 		return nil, fmt.Errorf("target %s: the inventory has no admin command for it", on.Name)
@@ -95,13 +97,13 @@ func (c *Commands) call(ctx context.Context, on site.Target, input string, args 
 	if _, silent := c.silent.Load(on.Name); silent {
 		return nil, fmt.Errorf("target %s: %w", on.Name, ErrSilent)
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.limit, targetTime))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.limit, commandTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, on.Admin[0], append(on.Admin[1:len(on.Admin):len(on.Admin)], args...)...)
 	cmd.Stdin = strings.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.WaitDelay = time.Second // for what the command leaves behind: a connection that ssh shares, or, if it was ended, what it had started
+	cmd.WaitDelay = time.Second // the command may leave processes that have its output open, such as a shared connection of ssh
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.silent.Store(on.Name, true)

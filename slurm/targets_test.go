@@ -17,7 +17,8 @@ func script(name, text string) site.Target {
 	return site.Target{Name: name, Admin: []string{"sh", "-c", text}}
 }
 
-// A target that never answers holds nothing up for longer than one command, and other targets not at all.
+// TestSilentTarget checks that a target which never answers delays the caller by one command only, and other targets
+// not at all.
 func TestSilentTarget(t *testing.T) {
 	c := &Commands{limit: 50 * time.Millisecond}
 	_, err := c.List(t.Context(), script("a", "sleep 5; echo []"))
@@ -34,7 +35,8 @@ func TestSilentTarget(t *testing.T) {
 	require.ErrorContains(t, err, "exit status 3: no key")
 }
 
-// Slurm takes a node out of service whose Prolog or Epilog fails, and queues a job again whose PrologSlurmctld does.
+// TestHookScript checks the exit status of the script: Slurm takes a node out of service if its Prolog or Epilog
+// fails, and requeues a job if its PrologSlurmctld fails.
 func TestHookScript(t *testing.T) {
 	text, err := os.ReadFile("etc/nvmecr-hook.sh")
 	require.NoError(t, err)

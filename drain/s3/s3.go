@@ -30,13 +30,13 @@ import (
 	"nvmecr/drain"
 )
 
-// Scheme is the prefix of the name of a second level in a bucket.
+// Scheme is the prefix of the URL of a second level in a bucket.
 const Scheme = "s3://"
 
-// tries is how often a request is sent before it fails. The callers repeat failed copies later.
+// tries is the number of attempts at a request. The callers repeat failed copies later.
 const tries = 4
 
-// Open returns the level of a store in a bucket that exists: s3://BUCKET/PREFIX. getenv is os.Getenv.
+// Open returns the level of a store in an existing bucket: s3://BUCKET/PREFIX. getenv is os.Getenv.
 func Open(where, store string, getenv func(string) string) (drain.Archive, error) {
 	name, prefix, _ := strings.Cut(strings.TrimPrefix(where, Scheme), "/")
 	prefix = strings.Trim(prefix, "/")
@@ -82,7 +82,7 @@ type bucket struct {
 	name string
 }
 
-// check fails if the settings are invalid, before a job starts.
+// check returns an error if the settings are invalid, before a job starts.
 func (b *bucket) check(ctx context.Context) error {
 	there, err := b.BucketExists(ctx, b.name)
 	if err == nil && !there {

@@ -43,12 +43,13 @@ func (r reader) Data(off int64) (from, to int64, err error) { return off, r.Size
 func (r reader) Stat() (int64, time.Time, error)            { return r.Size(), noon, nil }
 func (r reader) Close() error                               { return nil }
 
-// A buffer is where Get writes to.
+// A buffer is a destination of Get.
 type buffer []byte
 
 func (b buffer) WriteAt(p []byte, off int64) (int, error) { return copy(b[off:], p), nil }
 
-// TestLevel puts, lists, reads, damages and removes sets on a real server: of no bytes, of one object, and of several parts.
+// TestLevel puts, lists, reads, damages and removes sets on a real server: empty ones, and ones of one object or
+// several parts.
 func TestLevel(t *testing.T) {
 	server := serve(t)
 	for _, size := range []int{0, 5, drain.SegmentSize + 5} {
@@ -88,7 +89,7 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestMany: more objects than one listing, and one removal, has.
+// TestMany tests more objects than a listing or a removal returns at once.
 func TestMany(t *testing.T) {
 	serve(t)
 	l, err := Open(where, "melt", os.Getenv)
@@ -105,7 +106,7 @@ func TestMany(t *testing.T) {
 	require.Empty(t, sets)
 }
 
-// TestRefused: what is wrong is said before a job starts.
+// TestRefused checks that wrong settings are reported before a job starts.
 func TestRefused(t *testing.T) {
 	cases := []struct{ name, where, variable, value, says string }{
 		{"no bucket", Scheme + "none/x", "", "", "no bucket \"none\": make it"},
@@ -128,7 +129,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestMissing: an object that is not there is told by its error.
+// TestMissing checks the error for a missing object.
 func TestMissing(t *testing.T) {
 	serve(t)
 	client, err := connect(os.Getenv)

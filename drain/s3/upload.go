@@ -36,7 +36,7 @@ func (u *upload) Complete(ctx context.Context) error {
 	return u.explain(err)
 }
 
-// Abort gives the parts up. What it cannot reach, a rule of the bucket removes.
+// Abort discards the parts. If it fails, a lifecycle rule of the bucket removes them.
 func (u *upload) Abort() {
 	_ = u.AbortMultipartUpload(context.Background(), u.name, u.object, u.id)
 }

@@ -27,15 +27,14 @@ import (
 
 var all = flag.Bool("all", false, "try the edits, too")
 
-// An edit is a deliberate fault that nothing in the program knows of: a piece of a file
-// that is compiled otherwise (go build -overlay).
+// An edit is a deliberate fault that is not in the program: a piece of a source file is replaced in the build (go build -overlay).
 type edit struct {
 	name string
 	file string // from the root of the repository
-	// right is in the file once, and is replaced by wrong.
+	// right occurs once in the file, and is replaced by wrong.
 	right, wrong string
-	tests        string // of the file's package, a regular expression: one has to fail
-	in           string // the tests' package, where it is another one
+	tests        string // regular expression of tests of the file's package, one of which has to fail
+	in           string // package of the tests, if it is another one
 }
 
 func (e *edit) dir() string {
@@ -47,7 +46,7 @@ func (e *edit) dir() string {
 
 const root = "../.."
 
-// spoiled returns the file with the fault.
+// spoiled returns the content of the file with the fault.
 func (e *edit) spoiled(t *testing.T) string {
 	b, err := os.ReadFile(filepath.Join(root, e.file))
 	require.NoError(t, err)
@@ -55,7 +54,7 @@ func (e *edit) spoiled(t *testing.T) string {
 	return strings.Replace(string(b), e.right, e.wrong, 1)
 }
 
-// TestEditsApply: the list is of the code as it is now, and of tests that there are.
+// TestEditsApply checks that each edit applies to the present code, and names existing tests.
 func TestEditsApply(t *testing.T) {
 	names := map[string]bool{}
 	for i := range edits {
@@ -70,7 +69,7 @@ func TestEditsApply(t *testing.T) {
 	}
 }
 
-// The page that says how many faults there are is not far behind.
+// TestNumberOfFaults checks that the number of faults in the docs is approximately right.
 func TestNumberOfFaults(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/reliability.md"))
 	require.NoError(t, err)
@@ -105,7 +104,7 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 	return tests[dir]
 }
 
-// TestEdits: each fault makes one of its tests fail, which pass without it.
+// TestEdits checks that each fault makes one of its tests fail, and that the tests pass without it.
 func TestEdits(t *testing.T) {
 	if !*all {
 		t.Skip("builds a package for each fault: make mutants")
@@ -135,7 +134,7 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// caughtBy returns which test fails, empty if none does, and what they print.
+// caughtBy returns the failing test, or "", and the output.
 func (e *edit) caughtBy(t *testing.T, overlay string) (by, out string) {
 	args := []string{"test", "-count", "1", "-short", "-failfast", "-vet", "off", "-run", "^(" + e.tests + ")$"}
 	if overlay != "" {
@@ -145,7 +144,7 @@ func (e *edit) caughtBy(t *testing.T, overlay string) (by, out string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+e.dir())...)
 	cmd.Dir, cmd.WaitDelay = root, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the test and what it has started
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the test and its child processes
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	b, err := cmd.CombinedOutput()
 	out = string(b)

@@ -2,8 +2,7 @@ package mutants
 
 import "slices"
 
-// edits are all faults that are edits of the source. Those of packages without a list of their own
-// are here.
+// edits are all faults that are edits of the source. This file has those of packages without a file of their own.
 var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrain, editsOfMirror, []edit{
 	// Space for jobs of Slurm.
 	{"slurm: a lease is written when its namespaces are there", "slurm/hooks.go",
@@ -34,7 +33,7 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		`if !errors.Is(missing, ErrOnlyCopies) {`, `if true {`,
 		"TestOnlyCopies", ""},
 	{"drain: a part that another pattern finds keeps its old one", "drain/copies.go",
-		`	s.Pattern, s.Name = want.Pattern, want.Name // another pattern may have found it
+		`	s.Pattern, s.Name = want.Pattern, want.Name // the existing part may have been found by another pattern
 `, ``,
 		"TestCopiesOtherPattern", ""},
 	{"slurm: the targets of a job with copies are all of one node", "slurm/domains.go",
@@ -55,7 +54,7 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		`if err != nil && !h.failed(name) {`, `if err != nil && h.step != nil {`,
 		"TestTargetReplaced", ""},
 	{"slurm: what a target has made that failed then is forgotten", "slurm/lease.go",
-		`slices.Clone(l.Left)`, `slices.Clone(l.Left[:0])`,
+		`slices.Clone(l.Abandoned)`, `slices.Clone(l.Abandoned[:0])`,
 		"TestElsewhere", ""},
 	{"slurm: a job is over when another one of its array is", "slurm/queue.go",
 		`values[0] != strconv.FormatUint(uint64(id), 10)`, `false`,

@@ -8,7 +8,7 @@
 // All other packages have lists of edits (list_test.go says which): a fault is a piece of source
 // that is compiled otherwise, so that nothing of it is in the program, and names
 // the quick tests of which one has to fail. `make mutants` tries them all; `make test`
-// looks whether the list is of the code and the tests that there are.
+// checks that the list applies to the present code and tests.
 package mutants
 
 import (
@@ -31,20 +31,18 @@ import (
 	"nvmecr/internal/mutant"
 )
 
-// packages are where the tests are that have to notice.
+// packages have the tests that must detect the faults.
 var packages = []string{"../../oplog", "../../microfs"}
 
-// patience is how long a fault may go unnoticed: one that makes a test hang
-// counts as noticed.
+// patience is how long a test may run with a fault. A fault that makes a test hang counts as detected.
 const patience = 3 * time.Minute
 
-// likely are the tests that notice most faults, and soon: they are run first,
-// and all the others only for a fault that they do not notice.
+// likely are tests that quickly detect most faults. They are run first, and all others only for faults that they do not detect.
 const likely = "^Test(Pending|LatePageOfTheDead|Coalescing|Unchanged|Allocate|LateAfterDeath|MisdirectedWrites|" +
 	"DamageAfterLostMirror|TakenOver|CheckUnreadable|PowerLossInPlan|Disconnect|CheckCrash|CrashLong|RefusedStaysRefused)$"
 
-// soonest are the tests that notice a fault at once that most of the likely ones do not: they are run before those. Which
-// they are is in the table that TestMutants prints.
+// soonest are tests that quickly detect a fault which most of the likely tests do not. They are run before these. The table of
+// TestMutants names them.
 var soonest = map[mutant.Fault]string{
 	mutant.NoSeal:        "TestLateAfterDeath",
 	mutant.EarlyReuse:    "TestCrashLong",

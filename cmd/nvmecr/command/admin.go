@@ -59,9 +59,9 @@ func (o *adminOptions) newCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create JOB SIZE",
 		Short: "Make a job's namespace, of zeros, and print what --target takes",
-		Long: `Makes the namespace of a job and prints it as nvmecr run --target takes it. The
-one there is of that size already is as good; one of another size is an error.
-Nobody sees it until it is exposed, here with --host or later.`,
+		Long: `Makes the namespace of a job and prints it in the form that nvmecr run --target takes. A
+namespace of that job and size which exists already is kept; one of another size is an error.
+No host can connect to it until it is exposed, with --host or later.`,
 		Example: `  nvmecr admin create melt 10G
   nvmecr run --name melt --target "$(nvmecr admin create melt 10G --host NQN)" -- mpirun ./app`,
 		Args: cli.Args(cobra.ExactArgs(2)),
@@ -102,7 +102,7 @@ Nobody sees it until it is exposed, here with --host or later.`,
 	return cmd
 }
 
-// checkExposure finds out what Expose would not take, before there is a namespace.
+// checkExposure refuses hosts and keys that Expose would refuse, before a namespace is created.
 func checkExposure(job string, hosts []string, keys map[string]dhchap.Keys) error {
 	_, err := provision.CheckHosts(job, hosts)
 	if err == nil && keys != nil {
@@ -116,12 +116,12 @@ func (o *adminOptions) newExpose() *cobra.Command {
 		Use:   "expose JOB [NQN...]",
 		Short: "Say which hosts may use a job's namespace",
 		Long: `Lets these hosts connect to a job's namespace, and no other: hosts that may no
-longer are cut off. Without any nobody sees it.
+longer are cut off. Without a host no host can connect.
 
-With --dhchap-keys these hosts have to prove who they are, by keys such as nvmecr
-keygen prints. Without, those that are listed already keep the keys they have. What
-was exposed with keys is exposed without only after nobody was to see it. When SPDK
-or Linux has started anew, the keys have to be given again.`,
+With --dhchap-keys these hosts have to authenticate, with keys such as nvmecr
+keygen prints. Without it, hosts that may connect already keep their keys. A namespace
+that requires keys can be exposed without them only after it was exposed to no host. When SPDK
+or Linux has restarted, the keys have to be given again.`,
 		Example: `  nvmecr admin expose melt nqn.2014-08.org.nvmexpress:uuid:... nqn.2014-08.org.nvmexpress:uuid:...`,
 		Args:    cli.Args(cobra.MinimumNArgs(1)),
 		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
@@ -140,14 +140,14 @@ func (o *adminOptions) addKeys(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each of these hosts, perhaps others too; - is the standard input [NVMECR_DHCHAP_KEYS]")
 }
 
-// readKeys reads --dhchap-keys; nil without it. Of the variable there is nothing
-// to be done for no hosts.
+// readKeys reads the file of --dhchap-keys. It returns nil without the flag. The variable NVMECR_DHCHAP_KEYS has no
+// effect on a command that names no host.
 func (o *adminOptions) readKeys(hosts []string) (map[string]dhchap.Keys, error) {
 	switch {
 	case o.keys == "", len(hosts) == 0 && o.keys == os.Getenv("NVMECR_DHCHAP_KEYS"):
 		return nil, nil
 	case len(hosts) == 0:
-		return nil, cli.UsageError{Err: errors.New("--dhchap-keys without a host: say which hosts are to have their keys of that file")}
+		return nil, cli.UsageError{Err: errors.New("--dhchap-keys without a host: name the hosts whose keys are to be taken from that file")}
 	}
 	keys, err := func() (map[string]dhchap.Keys, error) {
 		if o.keys == "-" {

@@ -23,7 +23,7 @@ import (
 	"nvmecr/nvmf/provision/provisiontest"
 )
 
-// admin runs nvmecr admin and returns what it prints.
+// admin runs nvmecr admin and returns its output.
 func admin(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errors bytes.Buffer
@@ -34,7 +34,7 @@ func admin(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errors.String(), code
 }
 
-// hang is how long nothing takes, on however busy a machine.
+// hang is longer than anything takes on a busy machine.
 const hang = 5 * time.Minute
 
 // startTarget starts a target with a pool and waits until it can be administered.
@@ -50,7 +50,7 @@ func startTarget(t *testing.T, dir string) *exec.Cmd {
 	return cmd
 }
 
-// TestAdmin goes an administrator's way, over a target that is killed.
+// TestAdmin makes the calls of an administrator, also after the target was killed.
 func TestAdmin(t *testing.T) {
 	dir := shortdir.New(t)
 	cmd := startTarget(t, dir)
@@ -106,8 +106,7 @@ func TestAdmin(t *testing.T) {
 	assert.Equal(t, "[]\n", out)
 }
 
-// TestAdminKeys: a host that is exposed with keys has to prove that it has them,
-// also to the next target.
+// TestAdminKeys checks that a host exposed with keys has to authenticate, also to the next target.
 func TestAdminKeys(t *testing.T) {
 	dir := shortdir.New(t)
 	cmd := startTarget(t, dir)
@@ -195,7 +194,7 @@ func TestAdminUsage(t *testing.T) {
 	}
 }
 
-// TestAdminChecksFirst: a create that cannot be exposed as it says leaves nothing behind.
+// TestAdminChecksFirst checks that a create whose namespace cannot be exposed leaves nothing.
 func TestAdminChecksFirst(t *testing.T) {
 	dir := shortdir.New(t)
 	startTarget(t, dir)

@@ -20,26 +20,26 @@ import (
 type adviseOptions struct {
 	levelReader
 	json    bool
-	mtbf    span
-	mtbf2   span
-	restart span
+	mtbf    durationFlag
+	mtbf2   durationFlag
+	restart durationFlag
 }
 
 // defaultRestart is the time from a failure until the job continues, unless a flag gives it.
 const defaultRestart = time.Minute
 
 func newAdvise() *cobra.Command {
-	o := &adviseOptions{restart: span(defaultRestart)}
+	o := &adviseOptions{restart: durationFlag(defaultRestart)}
 	cmd := &cobra.Command{
 		Use:   "advise --mtbf TIME [flags] [PATTERN]",
 		Short: "Suggest how often to write checkpoints",
-		Long: `Suggests the interval at which a job loses least time, to checkpoints and to work that it
-does again after failures (Young, Daly), and says what the present interval costs. What a
-checkpoint takes, and how often there is one, is read off those in the store: a checkpoint takes the time from
+		Long: `Suggests the checkpoint interval at which a job loses the least time to checkpoints and to work
+repeated after failures (Young, Daly), and prints what the present interval costs. The cost of a
+checkpoint and the present interval are measured from those in the store: a checkpoint takes the time from
 when its first file was created until its last one was changed, the median of all.
 
-With --mtbf2, the mean time between failures that the store does not survive, it also says each how
-many checkpoints are to go to the second level (--level2-every).`,
+With --mtbf2, the mean time between failures that the store does not survive, it also suggests how
+often to copy a checkpoint to the second level (--level2-every).`,
 		Example: `  nvmecr advise --name melt --mtbf 24h
   nvmecr advise --name melt --mtbf 24h --mtbf2 30d 'melt.{step}.*'`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
@@ -48,7 +48,7 @@ many checkpoints are to go to the second level (--level2-every).`,
 			if o.mtbf <= 0 {
 				return cli.UsageError{Err: errors.New("--mtbf: how long the job runs between two failures, on average, such as 24h or 7d")}
 			}
-			a, err := o.advise(cmd, first(args))
+			a, err := o.advise(cmd, optionalArg(args))
 			if err != nil {
 				return err
 			}
@@ -66,14 +66,14 @@ many checkpoints are to go to the second level (--level2-every).`,
 	return cmd
 }
 
-// An advice is what there is to say. Times are in seconds.
+// An advice is the result of nvmecr advise. Times are in seconds.
 type advice struct {
 	Pattern     string  `json:"pattern"`
-	Checkpoints int     `json:"checkpoints"` // that were complete
-	Size        int64   `json:"size"`        // bytes of the newest
+	Checkpoints int     `json:"checkpoints"` // number of complete ones
+	Size        int64   `json:"size"`        // of the newest, in bytes
 	Cost        float64 `json:"cost"`
-	Interval    float64 `json:"interval,omitempty"` // at present; 0: there was one checkpoint only
-	Lost        float64 `json:"lost,omitempty"`     // which part of the time is, at that interval
+	Interval    float64 `json:"interval,omitempty"` // the present one; 0 if there is only one checkpoint
+	Lost        float64 `json:"lost,omitempty"`     // fraction of the time lost at the present interval
 	Best        float64 `json:"best"`
 	LostAtBest  float64 `json:"lostAtBest"`
 	Every       int     `json:"level2Every,omitempty"`
@@ -107,7 +107,8 @@ func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, err
 	return a, nil
 }
 
-// measure reads off complete checkpoints, oldest first, what they cost, and with a mean time between failures what is lost and what would be best.
+// measure sets the cost and the interval of a from complete checkpoints, oldest first. With a mean time between
+// failures it also sets what is lost at the present interval, and the best interval.
 func (a *advice) measure(sets []*checkpoint.Set, mtbf, restart time.Duration) interval.Level {
 	var costs, gaps []time.Duration
 	for i, c := range sets {
@@ -131,10 +132,11 @@ func (a *advice) measure(sets []*checkpoint.Set, mtbf, restart time.Duration) in
 	return level
 }
 
-// overlap reports whether ranks write the next checkpoint while others still write one: how long each takes is not its cost then.
+// overlap reports whether some ranks write the next checkpoint while others still write the current one. The duration
+// of a checkpoint is not its cost then.
 func (a *advice) overlap() bool { return a.Cost >= a.Interval }
 
-// inSummary is what the summary of a run says of the checkpoints that it has written.
+// inSummary returns the line about the checkpoints of a run for its summary.
 func (a *advice) inSummary(mtbf time.Duration) string {
 	line := fmt.Sprintf("nvmecr: a checkpoint of %s takes %s, one in %s: %.2f%% of the time", printable(a.Pattern), shortTime(a.Cost), shortTime(a.Interval), 100*a.Cost/a.Interval)
 	if mtbf > 0 {
@@ -143,7 +145,7 @@ func (a *advice) inSummary(mtbf time.Duration) string {
 	return line
 }
 
-// shortTime is a time in seconds as people say it.
+// shortTime formats a time in seconds for people, rounded.
 func shortTime(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {
@@ -169,7 +171,7 @@ func (a *advice) print(w io.Writer) error {
 	return err
 }
 
-// ordinal is "1st", "12th".
+// ordinal formats a number as "1st", "12th".
 func ordinal(n int) string {
 	end := "th"
 	if n%100 < 11 || n%100 > 13 {
@@ -190,21 +192,21 @@ func median(list []time.Duration) time.Duration {
 	return list[len(list)/2]
 }
 
-// A span is a time that may have days: 7d.
-type span time.Duration
+// A durationFlag is a duration flag that also accepts days: 7d.
+type durationFlag time.Duration
 
-// String returns what Set takes; "" for none.
-func (s *span) String() string {
+// String returns the value in a form that Set accepts; "" for zero.
+func (s *durationFlag) String() string {
 	if *s == 0 {
 		return ""
 	}
 	return time.Duration(*s).String()
 }
 
-// Set takes a time, or days.
-func (s *span) Set(text string) error {
+// Set parses a duration such as 24h, or days such as 7d.
+func (s *durationFlag) Set(text string) error {
 	d, err := parseSpan(text)
-	*s = span(d)
+	*s = durationFlag(d)
 	return err
 }
 
@@ -221,5 +223,5 @@ func parseSpan(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// Type is what help calls it.
-func (s *span) Type() string { return "time" }
+// Type is the name of the value in help texts.
+func (s *durationFlag) Type() string { return "time" }

@@ -15,7 +15,7 @@ func TestOrdinal(t *testing.T) {
 }
 
 func TestSpan(t *testing.T) {
-	var s span
+	var s durationFlag
 	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "1.5d": 36 * time.Hour, "90s": 90 * time.Second} {
 		require.NoError(t, s.Set(text))
 		assert.Equal(t, want, time.Duration(s))

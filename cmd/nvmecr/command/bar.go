@@ -11,7 +11,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A bar shows how many bytes are done, where there is a terminal to draw it on. Several goroutines may add to it.
+// A bar is a progress bar of bytes, drawn only on a terminal. Several goroutines may call add.
 type bar struct{ bar *progressbar.ProgressBar }
 
 func (b *bar) begin(w io.Writer, total nvmf.Bytes, what string) {
@@ -25,7 +25,7 @@ func (b *bar) begin(w io.Writer, total nvmf.Bytes, what string) {
 		progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish())
 }
 
-// That a bar cannot be drawn is no reason to stop.
+// add ignores errors: a bar that cannot be drawn must not fail the command.
 func (b *bar) add(n nvmf.Bytes) {
 	if b.bar != nil {
 		_ = b.bar.Add64(int64(n))

@@ -2,13 +2,13 @@ package command
 
 import "io"
 
-// A behindWriter writes what WriteAt is given in a goroutine of its own, in the same order, so that its caller reads the next bytes meanwhile.
-// One goroutine at a time uses it.
+// A behindWriter writes the data of WriteAt calls in a goroutine of its own, in the same order, so that the caller reads the next bytes
+// meanwhile. It is not safe for concurrent use.
 type behindWriter struct {
-	next  part        // is filled by WriteAt
+	next  part        // filled by WriteAt
 	full  chan part   // to the goroutine
-	empty chan []byte // back from it
-	done  chan error  // what the goroutine ended with
+	empty chan []byte // from the goroutine
+	done  chan error  // result of the goroutine
 }
 
 // A part is contiguous bytes of a file.
@@ -17,14 +17,14 @@ type part struct {
 	data []byte
 }
 
-// A behindWriter has this many buffers, so that one is filled while another is written, of this size: a large write has several commands
-// in flight.
+// Number and size of the buffers of a behindWriter. One is filled while another one is written. A large write has several commands in
+// flight.
 const (
 	behindBuffers = 2
 	behindSize    = 4 << 20
 )
 
-// writeBehind returns a writer to a file of a size. Its Close has to be called, and says whether all was written.
+// writeBehind returns a writer to a file of the given size. The caller has to call Close, which returns an error unless all was written.
 func writeBehind(to io.WriterAt, size int64) *behindWriter {
 	w := &behindWriter{full: make(chan part, behindBuffers), empty: make(chan []byte, behindBuffers), done: make(chan error, 1)}
 	for range behindBuffers {
@@ -45,7 +45,7 @@ func (w *behindWriter) write(to io.WriterAt) error {
 	return nil
 }
 
-// WriteAt is an io.WriterAt. An error may be that of an earlier call.
+// WriteAt implements io.WriterAt. It may return the error of an earlier call.
 func (w *behindWriter) WriteAt(p []byte, off int64) (n int, err error) {
 	for n < len(p) {
 		at := off + int64(n)
@@ -69,7 +69,7 @@ func (w *behindWriter) WriteAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// hand gives the part that is filled to the goroutine. There is always room for it.
+// hand passes the filled part to the goroutine. The channel always has room for the part.
 func (w *behindWriter) hand() {
 	if len(w.next.data) > 0 {
 		w.full <- w.next
@@ -77,7 +77,7 @@ func (w *behindWriter) hand() {
 	}
 }
 
-// Close waits until all is written, and returns the first error of that.
+// Close waits until all is written, and returns the first error.
 func (w *behindWriter) Close() error {
 	w.hand()
 	close(w.full)

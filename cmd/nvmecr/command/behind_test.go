@@ -48,7 +48,7 @@ func TestWriteBehind(t *testing.T) {
 
 var errFull = errors.New("no space")
 
-// A fullFile has space for so many bytes.
+// A fullFile has space for a limited number of bytes.
 type fullFile int64
 
 func (f fullFile) WriteAt(p []byte, off int64) (int, error) {
@@ -58,7 +58,7 @@ func (f fullFile) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// TestWriteBehindFails: an error comes with a later call, and with Close in any case.
+// TestWriteBehindFails checks that a later call may return an error, and that Close always does.
 func TestWriteBehindFails(t *testing.T) {
 	for _, space := range []fullFile{0, behindSize, 5 * behindSize} {
 		w := writeBehind(space, 100*behindSize)

@@ -10,23 +10,23 @@ import (
 	"nvmecr/internal/installed"
 )
 
-// benchProgram is the program that this one becomes for `nvmecr bench`.
+// benchProgram is the program that `nvmecr bench` executes.
 const benchProgram = "nvmecr-bench"
 
 func newBench() *cobra.Command {
 	return &cobra.Command{
 		Use:     "bench",
-		Short:   "Measure this machine or cluster, beside its peers",
+		Short:   "Measure this machine or cluster, and compare it with other storage",
 		Example: "  nvmecr bench --help",
-		// They are the other program's, --help too.
+		// Flags, --help included, are for benchProgram.
 		DisableFlagParsing: true,
-		RunE:               func(_ *cobra.Command, args []string) error { return becomeBench(args) },
+		RunE:               func(_ *cobra.Command, args []string) error { return execBench(args) },
 	}
 }
 
-// forBench returns args with which the other program says of `bench` what the shell's
-// completion and `nvmecr help` ask of this one; other args it returns as they are.
-func forBench(args []string) []string {
+// benchArgs rewrites requests about `bench` (shell completion, `nvmecr help bench`) into arguments of `nvmecr bench`,
+// which benchProgram answers. Other args are returned unchanged.
+func benchArgs(args []string) []string {
 	if len(args) < 2 || args[1] != "bench" {
 		return args
 	}
@@ -42,15 +42,14 @@ func forBench(args []string) []string {
 	return append([]string{"bench", args[0]}, args[2:]...)
 }
 
-// becomeBench executes the program of the benchmark in the place of this one. It
-// returns only if that fails.
-func becomeBench(args []string) error {
+// execBench replaces this process by the benchmark program. It returns only if that fails.
+func execBench(args []string) error {
 	path, err := installed.Find(benchProgram)
 	if err != nil {
-		return fmt.Errorf("bench is a program of its own: %w", err)
+		return fmt.Errorf("bench is a separate program: %w", err)
 	}
 	if err := syscall.Exec(path, append([]string{path}, args...), os.Environ()); err != nil {
-		return fmt.Errorf("bench is a program of its own: %s: %w", path, err)
+		return fmt.Errorf("bench is a separate program: %s: %w", path, err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// alone returns a copy of nvmecr in a directory that has nothing else.
+// alone returns a copy of nvmecr in an otherwise empty directory.
 func alone(t *testing.T) (program string) {
 	text, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
@@ -24,8 +24,8 @@ func alone(t *testing.T) (program string) {
 	return program
 }
 
-// TestBenchIsExecuted: the benchmark runs in the process of the command, so that it has
-// the same terminal and gets the same signals, with the same arguments and environment.
+// TestBenchIsExecuted checks that the benchmark runs in the process of the command, with the same terminal, signals, arguments and
+// environment.
 func TestBenchIsExecuted(t *testing.T) {
 	program := alone(t)
 	script := "#!/bin/sh\necho \"$$ $0\"; echo \"$VARIABLE\"; [ $# -eq 0 ] || printf '<%s>\\n' \"$@\"\n" +
@@ -67,8 +67,7 @@ func TestBenchIsExecuted(t *testing.T) {
 	})
 }
 
-// TestBenchIsMissing: who has only the command is told what to build. It still
-// says itself that there is such a word.
+// TestBenchIsMissing checks that a command without the benchmark names the remedy, and still completes the word.
 func TestBenchIsMissing(t *testing.T) {
 	program := alone(t)
 	run := func(args ...string) (string, int) {
@@ -77,7 +76,7 @@ func TestBenchIsMissing(t *testing.T) {
 		out, _ := cmd.CombinedOutput()
 		return string(out), cmd.ProcessState.ExitCode()
 	}
-	missing := "nvmecr: bench is a program of its own: nvmecr-bench is not beside " + program + ": run make, or reinstall\n"
+	missing := "nvmecr: bench is a separate program: nvmecr-bench is not beside " + program + ": run make, or reinstall\n"
 	for _, args := range []string{"bench", "bench --help", "bench goals", "help bench"} {
 		said, code := run(strings.Fields(args)...)
 		assert.Equal(t, missing, said, args)
@@ -95,8 +94,7 @@ func TestBenchIsMissing(t *testing.T) {
 	assert.Equal(t, 1, code)
 }
 
-// TestNothingOfTheBenchmark: neither the command nor what a job loads has in it what
-// only the benchmark needs.
+// TestNothingOfTheBenchmark checks that neither the command nor the runtime contains packages of the benchmark.
 func TestNothingOfTheBenchmark(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "nvmecr/cmd/nvmecr", "nvmecr/cmd/libnvmecr").Output()
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// copyBuffer is how much of a file is read at a time.
+// copyBuffer is the number of bytes read at a time.
 const copyBuffer = 1 << 20
 
 type catOptions struct{ reader }
@@ -24,7 +24,7 @@ func newCat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cat [flags] PATH...",
 		Short: "Print files of a rank",
-		Long: `Prints files as they are on the namespace: also while the job runs and after
+		Long: `Prints files with their present content on the namespace, also while the job runs and after
 it died. --rank may be left out where only one rank has the file.`,
 		Example: `  nvmecr cat --rank 2 /melt.600.2 > melt.600.2`,
 		Args:    cli.Args(cobra.MinimumNArgs(1)),
@@ -33,7 +33,7 @@ it died. --rank may be left out where only one rank has the file.`,
 				return err
 			}
 			for _, name := range args {
-				err := o.print(cmd.Context(), cmd.OutOrStdout(), o.inside(name))
+				err := o.print(cmd.Context(), cmd.OutOrStdout(), o.pathInStore(name))
 				if errors.As(err, new(cli.UsageError)) || errors.Is(err, syscall.ENOSPC) {
 					return err
 				}
@@ -49,7 +49,7 @@ it died. --rank may be left out where only one rank has the file.`,
 }
 
 func (o *catOptions) print(ctx context.Context, w io.Writer, name string) error {
-	ranks, err := o.holders(ctx, name)
+	ranks, err := o.ranksWith(ctx, name)
 	if err != nil {
 		return err
 	}

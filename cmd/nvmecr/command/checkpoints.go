@@ -31,27 +31,27 @@ func newCheckpoints() *cobra.Command {
 		Short: "List the checkpoints on all levels",
 		Long: `Lists the checkpoints of a store, their copies on other targets (--copies), and those of its second level if it has one
 (--level2): sets of files of all ranks whose names have the same number in them. PATTERN is
-that of nvmecr latest; without it the number is looked for in the names of all files.
+that of nvmecr latest; without it the names of all files are searched for such a number.
 
-VERIFIED says when it was read and compared with its checksums, on each of its levels: in the store
-by the last nvmecr verify on this host that read all of it and found no damage, elsewhere when it
-was copied. "copies 1/2" says that one of two targets with parts of the copies has them: the loss
+VERIFIED is when a checkpoint was last compared with its checksums, on each of its levels: in the store
+by the last nvmecr verify on this host that read the whole store and found no damage, elsewhere when it
+was copied. "copies 1/2" means that only one of the two targets that should hold copies has its part: the loss
 of another target may take the checkpoint.`,
 		Example: `  nvmecr checkpoints
   nvmecr checkpoints --name melt --level2 /lustre/me 'melt.{step}.*'`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			defer o.close()
-			list, err := o.allLevels(cmd, first(args))
+			list, err := o.allLevels(cmd, optionalArg(args))
 			if err != nil {
 				return err
 			}
 			if o.json {
-				err = printJSON(cmd.OutOrStdout(), newLeveled(list, o.verified()))
+				err = printJSON(cmd.OutOrStdout(), newLeveled(list, o.lastVerified()))
 			} else {
-				err = printCheckpoints(cmd.OutOrStdout(), list, o.verified())
+				err = printCheckpoints(cmd.OutOrStdout(), list, o.lastVerified())
 			}
-			o.sayMirrors(cmd.Context())
+			o.reportMirrors(cmd.Context())
 			return errors.Join(err, o.end())
 		},
 	}
@@ -60,7 +60,7 @@ of another target may take the checkpoint.`,
 	return cmd
 }
 
-// The levels, as they are listed.
+// Names of the levels in tables, JSON and --from.
 const (
 	levelStore  = "store"
 	levelCopies = "copies"
@@ -80,17 +80,17 @@ func levelsOf(c *drain.Checkpoint) (list []string) {
 	return list
 }
 
-// levelText is levelsOf for people.
-func levelText(c *drain.Checkpoint) string {
+// formatLevels formats the levels of a checkpoint for the table.
+func formatLevels(c *drain.Checkpoint) string {
 	list := levelsOf(c)
 	if i := slices.Index(list, levelCopies); i >= 0 {
-		list[i] = copiesText(c.Copied)
+		list[i] = formatCopies(c.Copied)
 	}
 	return strings.Join(list, ", ")
 }
 
-// copiesText says which copies of a set there are, and of shards how many more may be lost.
-func copiesText(s *drain.Set) string {
+// formatCopies says how complete the copies of a set are and, for shards, how many more may be lost.
+func formatCopies(s *drain.Set) string {
 	whole := s.Code == drain.Code{}
 	switch {
 	case whole && s.Protected():
@@ -107,8 +107,8 @@ func copiesText(s *drain.Set) string {
 	return fmt.Sprintf("%s: bears %d more", without, s.Spare())
 }
 
-// verifiedAt returns when a checkpoint was last read back on another level than the store; nil if it is on none.
-func verifiedAt(c *drain.Checkpoint) (at *time.Time) {
+// copyVerifiedAt returns when a copy outside of the store was last verified; nil if there is no such copy.
+func copyVerifiedAt(c *drain.Checkpoint) (at *time.Time) {
 	for _, s := range []*drain.Set{c.Copied, c.Drained} {
 		if s != nil && (at == nil || s.Drained.After(*at)) {
 			at = &s.Drained
@@ -117,8 +117,8 @@ func verifiedAt(c *drain.Checkpoint) (at *time.Time) {
 	return at
 }
 
-// verified returns when all of the store was last verified, by nvmecr verify on this host; the zero time: never.
-func (o *checkpointsOptions) verified() time.Time {
+// lastVerified returns when nvmecr verify on this host last verified the whole store; zero if never.
+func (o *checkpointsOptions) lastVerified() time.Time {
 	dir, err := store.FindStateDir(o.cfg.Name)
 	if err != nil {
 		return time.Time{}
@@ -126,13 +126,14 @@ func (o *checkpointsOptions) verified() time.Time {
 	return dir.Verified()
 }
 
-// isVerified says whether a checkpoint was in the store when that was verified, as it is now.
+// isVerified reports whether the files of a checkpoint are unchanged since the whole store was verified at time
+// stored.
 func isVerified(c *drain.Checkpoint, stored time.Time) bool {
 	return c.Stored && c.Complete() && len(c.Need) == 0 && !slices.ContainsFunc(c.Files, func(f checkpoint.File) bool { return !f.Created.Before(stored) || !f.Modified.Before(stored) })
 }
 
-// verifiedOn is when it was verified on each of its levels.
-func verifiedOn(c *drain.Checkpoint, stored time.Time) (list []string) {
+// verificationTimes returns the times of verification of a checkpoint, one for each of its levels.
+func verificationTimes(c *drain.Checkpoint, stored time.Time) (list []string) {
 	text := func(t time.Time) string { return t.Local().Format(time.DateTime) }
 	switch {
 	case isVerified(c, stored):
@@ -148,7 +149,7 @@ func verifiedOn(c *drain.Checkpoint, stored time.Time) (list []string) {
 	return list
 }
 
-// ranksOf is how many ranks have written files of it; "-" where that is not known.
+// ranksOf returns how many ranks wrote files of the checkpoint; "-" if that is unknown.
 func ranksOf(c *drain.Checkpoint) string {
 	n := 0
 	for _, rank := range c.Ranks() {
@@ -173,7 +174,7 @@ func printCheckpoints(w io.Writer, list []drain.Series, stored time.Time) error 
 				complete = "no: " + missing(&c.Set)
 			}
 			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(s.Pattern), printable(c.Name), ranksOf(c), len(c.Files), size(nvmf.Bytes(c.Size())),
-				c.Ended().Local().Format(time.DateTime), levelText(c), strings.Join(verifiedOn(c, stored), ", "), complete)
+				c.Ended().Local().Format(time.DateTime), formatLevels(c), strings.Join(verificationTimes(c, stored), ", "), complete)
 		}
 	}
 	return t.Flush()
@@ -182,25 +183,25 @@ func printCheckpoints(w io.Writer, list []drain.Series, stored time.Time) error 
 // A leveledSeries is the JSON of checkpoints on all levels.
 type leveledSeries struct {
 	Pattern string       `json:"pattern"`
-	Latest  string       `json:"latest,omitempty"` // the name of the newest complete one, of any level
+	Latest  string       `json:"latest,omitempty"` // name of the newest complete one on any level
 	Sets    []leveledSet `json:"checkpoints"`      // oldest first
 }
 
 type leveledSet struct {
 	latestSet
 	Levels    []string   `json:"levels"`
-	Protected bool       `json:"protected"`               // another loss costs nothing
-	Shards    *shardSet  `json:"shards,omitempty"`        // which copies are
-	Stored    *time.Time `json:"storeVerified,omitempty"` // when nvmecr verify last read the store
+	Protected bool       `json:"protected"`               // the loss of another target loses nothing
+	Shards    *shardSet  `json:"shards,omitempty"`        // if the copies are shards
+	Stored    *time.Time `json:"storeVerified,omitempty"` // when nvmecr verify last read the whole store
 	Directory string     `json:"directory,omitempty"`     // on the second level
-	Verified  *time.Time `json:"verified,omitempty"`      // there, or on copies
+	Verified  *time.Time `json:"verified,omitempty"`      // last verification on the second level or of the copies
 }
 
-// A shardSet says what there is of a checkpoint that is cut into shards.
+// A shardSet is the state of a checkpoint that is stored as shards of an erasure code.
 type shardSet struct {
 	Code    string `json:"code"`
-	Lacking []int  `json:"lacking"` // their numbers
-	Spare   int    `json:"spare"`   // how many more may be lost; negative: too many are
+	Lacking []int  `json:"lacking"` // numbers of the missing shards
+	Spare   int    `json:"spare"`   // how many more may be lost; negative: too many are missing
 }
 
 func newShardSet(s *drain.Set) *shardSet {
@@ -220,7 +221,7 @@ func newLeveled(list []drain.Series, stored time.Time) []leveledSeries {
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
 			set := leveledSet{
-				latestSet: newSet(&c.Set), Levels: levelsOf(c), Verified: verifiedAt(c), Protected: c.Protected(), Shards: newShardSet(c.Copied),
+				latestSet: newSet(&c.Set), Levels: levelsOf(c), Verified: copyVerifiedAt(c), Protected: c.Protected(), Shards: newShardSet(c.Copied),
 			}
 			if isVerified(c, stored) {
 				set.Stored = &stored

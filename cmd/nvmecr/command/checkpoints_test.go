@@ -12,7 +12,7 @@ import (
 	"nvmecr/drain"
 )
 
-// TestPrintCheckpoints: who has written a checkpoint, and when it was verified on each of its levels.
+// TestPrintCheckpoints checks the ranks and the times of verification in the table.
 func TestPrintCheckpoints(t *testing.T) {
 	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 	files := func(created, modified time.Time, ranks ...int) (list []checkpoint.File) {
@@ -28,7 +28,7 @@ func TestPrintCheckpoints(t *testing.T) {
 		{Set: checkpoint.Set{Name: "1", Files: files(old, old, 0, 0, 1, 4)}, Stored: true},
 		{Set: checkpoint.Set{Name: "2", Files: files(old, old, -1)}, Stored: true, Drained: drained},
 		{Set: checkpoint.Set{Name: "3", Files: files(old, at, 0)}, Stored: true, Drained: drained},
-		{Set: checkpoint.Set{Name: "4", Files: files(at, old, 0)}, Stored: true}, // copied back, with its old times
+		{Set: checkpoint.Set{Name: "4", Files: files(at, old, 0)}, Stored: true}, // restored with its old times
 		{Set: checkpoint.Set{Name: "5", Files: files(old, old, 0)}, Drained: drained},
 	}}}, at))
 	lines := strings.Split(b.String(), "\n")

@@ -24,12 +24,13 @@ type copyAreas struct {
 	mounted []*store.Partition
 }
 
-// openCopies mounts the areas. A target on which nothing was written yet is left out; one that cannot be used is told of, too, and, to whom it is to be written, one that has no area.
+// openCopies mounts the copy areas. A target whose area was never written is left out. Errors of other targets are passed to tell.
+// A target without an area is such an error, too, unless the areas are only read.
 func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell func(error)) *copyAreas {
 	c := &copyAreas{}
 	areas := make([]*drain.Level, len(cfg.Targets))
 	parts, errs := make([]*store.Partition, len(cfg.Targets)), make([]error, len(cfg.Targets))
-	var opening sync.WaitGroup // each that is lost is waited for
+	var opening sync.WaitGroup // lost targets take their time-out; wait for all at once
 	for t := range cfg.Targets {
 		opening.Go(func() { parts[t], errs[t] = store.OpenCopies(ctx, cfg, t, store.Options{ReadOnly: readOnly}) })
 	}
@@ -37,7 +38,7 @@ func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell fun
 	for t, p := range parts {
 		switch err := errs[t]; {
 		case errors.Is(err, parttable.ErrNoTable), errors.Is(err, store.ErrNoCopies) && readOnly, errors.Is(err, microfs.ErrUnformatted):
-		case err != nil && ctx.Err() != nil: // the caller was told to end
+		case err != nil && ctx.Err() != nil: // interrupted
 		case err != nil:
 			tell(fmt.Errorf("copies: %w", err))
 		default:
@@ -45,12 +46,12 @@ func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell fun
 			areas[t] = drain.OpenArea(p.FS, fmt.Sprintf("copies on target %s", p.Target))
 		}
 	}
-	c.Copies = drain.NewCopies(areas, store.Domains(cfg.Targets), codeOf(cfg))
+	c.Copies = drain.NewCopies(areas, store.Domains(cfg.Targets), erasureCode(cfg))
 	return c
 }
 
-// codeOf is how checkpoints are cut that are copied now.
-func codeOf(cfg *config.Config) drain.Code {
+// erasureCode returns the erasure code of new copies; the zero code for whole copies.
+func erasureCode(cfg *config.Config) drain.Code {
 	data, parity := cfg.Copies.Shards()
 	if data == 0 {
 		return drain.Code{}
@@ -58,7 +59,7 @@ func codeOf(cfg *config.Config) drain.Code {
 	return drain.NewCode(data, parity)
 }
 
-// checked reports whether all areas have checksums of what is in them.
+// checked reports whether all areas have checksums of their data.
 func (c *copyAreas) checked() bool {
 	return !slices.ContainsFunc(c.mounted, func(p *store.Partition) bool { return !p.FS.DataCRC() })
 }
@@ -81,9 +82,9 @@ func checkCopies(cfg *config.Config) error {
 	case len(cfg.Targets) < 2:
 		return errors.New("--copies: copies need a second target: name several with --target, or leave --copies out")
 	case cfg.CopiesSync && cfg.Copies != config.CopiesNone && cfg.Copies != config.CopiesPartner:
-		return fmt.Errorf("--copies-sync: targets are mirrored, which goes with --copies partner, not with --copies %s", cfg.Copies)
+		return fmt.Errorf("--copies-sync: mirroring the targets can be combined with --copies partner only, not with --copies %s", cfg.Copies)
 	case cfg.CopiesSync:
-		cfg.Copies = config.CopiesNone // the mirrors are in the place of copies
+		cfg.Copies = config.CopiesNone // mirrors replace copies
 		return store.CheckMirror(cfg.Targets)
 	}
 	return checkShards(cfg)
@@ -103,40 +104,41 @@ func checkShards(cfg *config.Config) error {
 		cfg.Copies, data+parity, n, n-least, least)
 }
 
-// copied returns the sets of which there are copies. Damaged ones are told of, and areas that cannot be used: the others, and the store, are there all the same.
-func (o *levelReader) copied(ctx context.Context) []drain.Set {
+// copiedSets returns the sets of which there are copies. Damaged sets and unusable copy areas are reported as
+// warnings, since the store and the other copies remain usable.
+func (o *levelReader) copiedSets(ctx context.Context) []drain.Set {
 	if o.cfg.Copies == config.CopiesNone && !o.areas {
 		return nil
 	}
-	o.copies = openCopies(ctx, o.cfg, true, o.say)
+	o.copies = openCopies(ctx, o.cfg, true, o.warn)
 	sets, err := o.copies.Sets()
 	if err != nil {
-		o.say(err)
+		o.warn(err)
 	}
 	return sets
 }
 
-// depends returns the targets with whose loss the file is lost.
-func (o *levelReader) depends(f *drain.File) (targets []int) {
-	switch _, alone := o.on[f.Rank]; {
+// dependencies returns the targets whose loss makes the file unreadable.
+func (o *levelReader) dependencies(f *drain.File) (targets []int) {
+	switch _, alone := o.targetOf[f.Rank]; {
 	case alone && f.Rank >= 0:
-		targets = []int{o.on[f.Rank]}
-	case o.tree: // of several ranks, or of an unknown one
-		for _, t := range o.on {
+		targets = []int{o.targetOf[f.Rank]}
+	case o.tree: // written by several ranks, or by an unknown one
+		for _, t := range o.targetOf {
 			targets = append(targets, t)
 		}
 	}
 	if o.tree || len(targets) == 0 {
-		targets = append(targets, 0) // the first one has the index, and the singleton partition
+		targets = append(targets, 0) // target 0 has the index and the singleton partition
 	}
 	slices.Sort(targets)
 	return slices.Compact(targets)
 }
 
-// protect makes copies of checkpoints that have none yet, or not all.
-func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error {
+// copyToTargets copies checkpoints whose copies are missing or incomplete.
+func (f *follower) copyToTargets(o *drainOptions, list []drain.Series, r round) error {
 	protected := func(c *drain.Checkpoint) bool {
-		return c.Copied != nil && c.Copied.Protected() || r == now && f.tooLarge[c.Name].Equal(c.Ended())
+		return c.Copied != nil && c.Copied.Protected() || r == roundDue && f.tooLarge[c.Name].Equal(c.Ended())
 	}
 	var due []*drain.Series
 	for i := range list {
@@ -147,7 +149,7 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	if len(due) == 0 {
 		return nil
 	}
-	cfg, err := config.FromEnv(os.Getenv) // it has the run, by which areas are written to
+	cfg, err := config.FromEnv(os.Getenv) // FromEnv also sets cfg.Run, which writers of copy areas need
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,7 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	areas := openCopies(f.cmd.Context(), cfg, false, func(err error) {
 		if !errors.Is(err, store.ErrNoCopies) {
 			unusable = errors.Join(unusable, err)
-		} else if !f.noAreas[err.Error()] { // the others have the copies
+		} else if !f.noAreas[err.Error()] { // other targets have the copies
 			f.noAreas[err.Error()] = true
 			fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(err))
 		}
@@ -166,7 +168,7 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	}
 	for _, s := range due {
 		err = errors.Join(err, f.newestReadable(s, r, protected, func(c *drain.Checkpoint) error {
-			err := f.copyOne(o, areas.Copies, s.Pattern, c, f.gently(s, c, r, pace{count: 1}))
+			err := f.copyOne(o, areas.Copies, s.Pattern, c, f.throttled(s, c, r, pace{count: 1}))
 			if errors.Is(err, syscall.ENOSPC) {
 				f.tooLarge[c.Name] = c.Ended()
 			}
@@ -187,7 +189,7 @@ func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string,
 	if err != nil {
 		return err
 	}
-	put, err := areas.Put(f.cmd.Context(), s, src, o.depends, how)
+	put, err := areas.Put(f.cmd.Context(), s, src, o.dependencies, how)
 	if err != nil {
 		return err
 	}
@@ -198,14 +200,14 @@ func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string,
 	return nil
 }
 
-// A setKeeper is a level, as far as it has sets and can remove them.
-type setKeeper interface {
+// A setLevel is a level that lists and removes sets.
+type setLevel interface {
 	Sets() ([]drain.Set, error)
 	Remove(*drain.Set) error
 }
 
-// wholeSets returns the sets of a level. That others are damaged has been told by whoever has listed the checkpoints.
-func wholeSets(level setKeeper) ([]drain.Set, error) {
+// wholeSets returns the sets of a level that are not damaged. The function that listed the checkpoints has reported the damaged ones.
+func wholeSets(level setLevel) ([]drain.Set, error) {
 	sets, err := level.Sets()
 	if errors.As(err, new(drain.DamagedSets)) {
 		err = nil
@@ -213,8 +215,9 @@ func wholeSets(level setKeeper) ([]drain.Set, error) {
 	return sets, err
 }
 
-// supersede removes what a level had of a checkpoint that has been written again since. If that was found by another pattern, the new one has to have all of its files.
-func supersede(level setKeeper, put *drain.Set) error {
+// supersede removes older versions of a checkpoint that has been copied again. A version of another pattern is removed only if the new
+// one has all of its files.
+func supersede(level setLevel, put *drain.Set) error {
 	sets, err := wholeSets(level)
 	if err != nil {
 		return err
@@ -227,9 +230,9 @@ func supersede(level setKeeper, put *drain.Set) error {
 	return err
 }
 
-// retain removes old checkpoints of a pattern from a level. What has lost parts of its copies does not count as one of those that are kept: the newest whole one
-// is never removed for it.
-func (o *drainOptions) retain(level setKeeper, pattern string) error {
+// retain removes all but the newest o.keep checkpoints of a pattern from a level. A checkpoint that has lost parts of its copies does
+// not count as kept, so that the newest whole one is never removed in its favor.
+func (o *drainOptions) retain(level setLevel, pattern string) error {
 	sets, err := wholeSets(level)
 	if err != nil {
 		return err
@@ -250,10 +253,10 @@ func (o *drainOptions) retain(level setKeeper, pattern string) error {
 	return nil
 }
 
-// anyLevelNeeded refuses a command that has nothing to do without copies or a second level.
-func (o *levelReader) anyLevelNeeded() error {
+// requireAnyLevel returns a usage error if there are neither copies nor a second level.
+func (o *levelReader) requireAnyLevel() error {
 	if o.cfg.Copies != config.CopiesNone || o.cfg.CopiesSync {
 		return nil
 	}
-	return o.levelNeeded()
+	return o.requireLevel2()
 }

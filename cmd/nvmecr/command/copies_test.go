@@ -19,7 +19,7 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestDomains: what is at one address fails together, unless that is all there is.
+// TestDomains checks that targets at one address are a failure domain, unless all are at one address.
 func TestDomains(t *testing.T) {
 	for _, c := range []struct{ addresses, want []string }{
 		{[]string{"a", "b", "a"}, []string{"a", "b", "a"}},
@@ -35,7 +35,7 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// TestDepends: by the loss of which targets a file is lost.
+// TestDepends checks the targets whose loss loses a file.
 func TestDepends(t *testing.T) {
 	on := map[int]int{0: 0, 1: 1, 2: 2, parttable.Singleton: 0}
 	for _, c := range []struct {
@@ -51,17 +51,17 @@ func TestDepends(t *testing.T) {
 		{"of a rank whose partition is not known", true, 7, []int{0, 1, 2}},
 	} {
 		o := &levelReader{}
-		o.tree, o.on = c.tree, on
-		assert.Equal(t, c.want, o.depends(&drain.File{Rank: c.rank}), c.name)
+		o.tree, o.targetOf = c.tree, on
+		assert.Equal(t, c.want, o.dependencies(&drain.File{Rank: c.rank}), c.name)
 	}
 }
 
-// TestCheckShards: shards are refused where there are fewer failure domains, with what fits.
+// TestCheckShards checks that too many shards for the failure domains are refused, with a suggestion.
 func TestCheckShards(t *testing.T) {
 	for _, c := range []struct {
 		copies    config.Copies
 		addresses []string
-		fits      string // "": what is asked for
+		fits      string // "": the requested number
 	}{
 		{"rs:2+1", []string{"a", "b", "c"}, ""},
 		{"rs:2+1", []string{"a", "a", "a"}, ""},
@@ -84,7 +84,7 @@ func TestCheckShards(t *testing.T) {
 	}
 }
 
-// TestRetain: of each level the newest checkpoints are kept. What is left of one that has lost parts of its copies does not take the place of a whole one.
+// TestRetain checks that the newest checkpoints of each level are kept. A checkpoint that has lost parts of its copies does not count.
 func TestRetain(t *testing.T) {
 	const size = 16 * nvmf.MiB
 	areas := make([]*drain.Level, 3)
@@ -119,7 +119,7 @@ func TestRetain(t *testing.T) {
 	put("1", 0, 1)
 	put("2", 0, 1)
 	put("9", 1, 2)
-	left := drain.NewCopies(areas[:2], []string{"a", "b"}, drain.Code{}) // of 9 only a part
+	left := drain.NewCopies(areas[:2], []string{"a", "b"}, drain.Code{}) // has only a part of 9
 	require.Equal(t, []string{"1 true", "2 true", "9 false"}, names(left))
 	o := &drainOptions{keep: 1}
 	require.NoError(t, o.retain(left, "ck.{step}"))

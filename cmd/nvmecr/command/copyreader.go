@@ -13,17 +13,18 @@ import (
 	"nvmecr/internal/config"
 )
 
-// A copyReader reads files of a tree from their copies, while the job runs and the copies change.
+// A copyReader reads files of a tree from their copies while the job runs. The drainer adds and removes copies
+// meanwhile.
 type copyReader struct {
 	cfg config.Config
 
 	mu     sync.Mutex
-	areas  *copyAreas // nil until they are needed
+	areas  *copyAreas // nil until first used
 	files  map[copyKey]copiedFile
-	looked time.Time
+	listed time.Time
 }
 
-// A copyKey is a file as it was copied.
+// A copyKey identifies a version of a file.
 type copyKey struct {
 	path     string
 	size     int64
@@ -39,28 +40,28 @@ type copiedFile struct {
 	file int
 }
 
-// copyPatience is the part of the time-out that a target with copies is waited for: the reader waits meanwhile.
-const copyPatience = 2
+// copyTimeoutDivisor divides the time-out for targets with copies: a process of the job waits for the answer.
+const copyTimeoutDivisor = 2
 
 func newCopyReader(cfg *config.Config) *copyReader {
 	r := &copyReader{cfg: *cfg}
-	r.cfg.Timeout /= copyPatience
+	r.cfg.Timeout /= copyTimeoutDivisor
 	return r
 }
 
-// leastLookForCopies is between two looks for files of which there is no copy.
-const leastLookForCopies = time.Second
+// minRelist is the least time between two listings of the copies.
+const minRelist = time.Second
 
-// ReadAt is index.Options.Copy.
+// ReadAt reads a version of a file from its copies. It implements index.Options.Copy.
 func (r *copyReader) ReadAt(name string, size int64, modified time.Time, b []byte, off int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := newCopyKey(name, size, modified)
 	err := r.read(key, b, off)
-	if err == nil || time.Since(r.looked) < leastLookForCopies {
+	if err == nil || time.Since(r.listed) < minRelist {
 		return err
 	}
-	if err := r.look(); err != nil { // the drainer writes there, and removes
+	if err := r.list(); err != nil { // the drainer may have added or removed copies since
 		return err
 	}
 	return r.read(key, b, off)
@@ -69,20 +70,21 @@ func (r *copyReader) ReadAt(name string, size int64, modified time.Time, b []byt
 func (r *copyReader) read(key copyKey, b []byte, off int64) error {
 	c, ok := r.files[key]
 	if !ok {
-		return fmt.Errorf("there is no copy of %s as it is: %w", key.path, syscall.ENOENT)
+		return fmt.Errorf("there is no copy of the present version of %s: %w", key.path, syscall.ENOENT)
 	}
 	return r.areas.ReadAt(c.set, c.file, b, off)
 }
 
-// look lists the present copies. Without checksums it could not be detected that the drainer has reused their space.
-func (r *copyReader) look() error {
+// list lists the present copies. Areas without checksums are refused: without them a reader cannot detect that the
+// drainer has reused the space of a copy.
+func (r *copyReader) list() error {
 	if r.areas != nil {
-		_ = r.areas.close() // they were only read
+		_ = r.areas.close() // only read
 	}
 	var away error
 	r.areas = openCopies(context.Background(), &r.cfg, true, func(err error) { away = err })
 	sets, err := r.areas.Sets()
-	r.files, r.looked = map[copyKey]copiedFile{}, time.Now()
+	r.files, r.listed = map[copyKey]copiedFile{}, time.Now()
 	if !r.areas.checked() {
 		return fmt.Errorf("copies without checksums are not read while the job runs: %w", syscall.ENOTSUP)
 	}

@@ -27,11 +27,11 @@ func newCp() *cobra.Command {
 		Use:   "cp [flags] PATH LOCAL",
 		Short: "Copy files out of the store",
 		Long: `Copies a file or a directory with all below it to a local path, with mode and
-time, as it is on the namespace: also while the job runs and after it died.
+time of modification, also while the job runs and after it died.
 Where LOCAL is a directory the copy goes into it. A PATH that several ranks
 have is copied to LOCAL/rank0, LOCAL/rank1 and so on (LOCAL/singleton: job scripts), unless --rank chooses.
-Files that their writer never closed are copied too, and named on stderr. So is
-what cannot be read; the others are copied, and the exit status is 1.`,
+Files that their writer never closed are copied too, with a warning on stderr. Files
+that cannot be read are reported; the others are copied, and the exit status is 1.`,
 		Example: `  nvmecr cp --rank 0 /melt.600.0 .
   nvmecr cp --name melt / ./checkpoints`,
 		Args: cli.Args(cobra.ExactArgs(2)),
@@ -39,7 +39,7 @@ what cannot be read; the others are copied, and the exit status is 1.`,
 			if err := o.open(cmd); err != nil {
 				return err
 			}
-			return o.copy(cmd.Context(), o.inside(args[0]), args[1])
+			return o.copy(cmd.Context(), o.pathInStore(args[0]), args[1])
 		},
 	}
 	o.bind(cmd)
@@ -47,13 +47,13 @@ what cannot be read; the others are copied, and the exit status is 1.`,
 }
 
 func (o *cpOptions) copy(ctx context.Context, name, local string) error {
-	ranks, err := o.holders(ctx, name)
+	ranks, err := o.ranksWith(ctx, name)
 	if err != nil {
 		return err
 	}
 	for _, rank := range ranks {
 		dest := local
-		if len(ranks)+len(o.broken) > 1 { // the directory is ours to make: no link leads out of it
+		if len(ranks)+len(o.broken) > 1 { // this command makes the directory, so a link there is refused
 			dest = filepath.Join(local, strings.ReplaceAll(o.rankName(rank), " ", ""))
 			if err := os.MkdirAll(dest, 0o777); err != nil {
 				return err
@@ -100,15 +100,15 @@ func (o *cpOptions) copyRank(ctx context.Context, rank int, name, local string) 
 	})
 }
 
-// A destination is a directory that nothing is written outside of, whatever links
-// there are in it, the store's own among them: they are the job's to make.
+// A destination confines the copy to a directory, whatever symbolic links are in it. The job controls the links that
+// the store contains.
 type destination struct {
 	root *os.Root
-	base string // of what is copied, in root
+	base string // path of the copy within root
 }
 
-// openDestination is where the copy of name goes: into local if that is a directory,
-// to local itself otherwise. Links that lead to local are the user's, and followed.
+// openDestination opens the directory that the copy of name goes into: local if it is a directory, otherwise its
+// parent. Links in the path of local itself are the user's and are followed.
 func openDestination(local, name string, dir bool) (d destination, err error) {
 	info, err := os.Stat(local)
 	switch {
@@ -135,7 +135,7 @@ func openDestination(local, name string, dir bool) (d destination, err error) {
 	return d, nil
 }
 
-// mkdir makes a directory, unless there is one.
+// mkdir makes a directory unless it exists.
 func (d destination) mkdir(dest string, perm fs.FileMode) error {
 	err := d.root.MkdirAll(dest, perm)
 	if err == nil {
@@ -148,7 +148,7 @@ func (d destination) mkdir(dest string, perm fs.FileMode) error {
 	return localError{fmt.Errorf("cannot make the directory %s: %w", at, err)}
 }
 
-// A localError is one of writing the copy: the next file fares no better.
+// A localError is an error of writing the copy. It ends the command, since later files would fail as well.
 type localError struct{ error }
 
 func (e localError) Unwrap() error { return e.error }
@@ -176,8 +176,8 @@ func (o *cpOptions) copyOne(p *vfs.Mount, rank int, name string, d destination, 
 	return o.copyFile(p, rank, name, d, dest, a)
 }
 
-// copyFile writes to a name of its own first: dest is either the whole file or
-// what it was before.
+// copyFile writes to a temporary name and renames it, so that dest is either the whole new
+// file or unchanged.
 func (o *cpOptions) copyFile(p *vfs.Mount, rank int, name string, d destination, dest string, a microfs.Attr) (err error) {
 	part := path.Join(path.Dir(dest), fmt.Sprintf(".nvmecr-%s.part", uuid.NewString()))
 	f, err := d.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -231,7 +231,7 @@ func copySparse(p *vfs.Mount, name string, to *os.File, size int64) error {
 				return err
 			}
 			if n == 0 {
-				break // it was cut meanwhile
+				break // the file was truncated meanwhile
 			}
 			if _, err := to.WriteAt(buf[:n], off); err != nil {
 				return err

@@ -28,8 +28,8 @@ func newDiscover() *cobra.Command {
 		Use:   "discover [flags] ADDRESS[:PORT]",
 		Short: "Ask a discovery service which subsystems this host may use",
 		Long: `Asks the NVMe/TCP discovery service at ADDRESS, port 8009 where none is given, and
-prints the subsystems that it names for this host, each as --target takes it but for
-the namespace, which is 1 unless ns:N is added. Targets that serve subsystems answer at their own port, too.`,
+prints the subsystems that it names for this host, each in the form that --target takes, without
+the namespace, which is 1 unless ns:N is added. Targets answer discovery at their own port, too.`,
 		Example: `  nvmecr discover 10.0.0.5
   nvmecr discover [fd00::5]:4420 --hostnqn nqn.2014-08.org.example:host`,
 		Args: cli.Args(cobra.ExactArgs(1)),
@@ -45,7 +45,7 @@ the namespace, which is 1 unless ns:N is added. Targets that serve subsystems an
 // discoveryPort is the well-known port of discovery services over TCP.
 const discoveryPort = "8009"
 
-// A discovered subsystem is a line of the answer.
+// A discovered subsystem is an entry of the discovery log page.
 type discovered struct {
 	Target string `json:"target"`
 	SubNQN string `json:"subnqn"`
@@ -90,7 +90,7 @@ func (o *discoverOptions) discover(ctx context.Context, w io.Writer, address str
 	return t.Flush()
 }
 
-// describeEntry leaves out what is no subsystem, or not reached over TCP or RDMA.
+// describeEntry returns false for entries that are no NVM subsystem, or not reachable over TCP or RDMA.
 func describeEntry(e *nvme.DiscoveryEntry) (discovered, bool) {
 	transports := map[uint8]nvmf.Transport{nvme.TransportTCP: nvmf.TCP, nvme.TransportRDMA: nvmf.RDMA}
 	transport, ok := transports[e.TransportType()]

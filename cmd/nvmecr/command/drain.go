@@ -22,7 +22,7 @@ type drainOptions struct {
 	peer      bool
 	every     string
 	keep      int
-	// keepStored is the run's --keep.
+	// keepStored is --keep of the run.
 	keepStored string
 	limit      string
 }
@@ -36,17 +36,17 @@ func newDrain() *cobra.Command {
 job runs and after it died. PATTERN says which files are checkpoints, as for
 nvmecr latest.
 
-What has been copied is an ordinary directory, DIRECTORY/NAME/..., that any program can
-read. It gets its name when it is whole, durable, and has been read back and
-compared: a checkpoint that is half copied never counts. A copy that was cut short is
-taken up again by the next call.`,
+The copy is an ordinary directory, DIRECTORY/NAME/..., that any program can
+read. It is renamed to NAME when it is complete, durable, and has been read back and
+compared, so a partial copy never counts as a checkpoint. An interrupted copy is
+continued by the next call.`,
 		Example: `  nvmecr drain --level2 /lustre/me                    # the newest complete checkpoint
   nvmecr drain --level2 /lustre/me --all 'melt.{step}.*'
   nvmecr drain --name melt --level2 /lustre/me --keep 3 --limit 500M
-  srun --ntasks-per-node=1 nvmecr drain --level2 /lustre/me --together    # from all hosts at once`,
+  srun --ntasks-per-node=1 nvmecr drain --level2 /lustre/me --together    # all hosts copy`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd, first(args))
+			return o.run(cmd, optionalArg(args))
 		},
 	}
 	o.bindSets(cmd, "level2", "compress", "incremental", "copies")
@@ -55,10 +55,10 @@ taken up again by the next call.`,
 	cmd.Flags().StringVar(&o.every, "every", "1", "with --follow copy each `N`th checkpoint only, or one in a time such as 30m [NVMECR_EVERY]")
 	cmd.Flags().IntVar(&o.keep, "keep", 0, "of the checkpoints of the pattern in DIRECTORY keep the newest `N` only; all without it [NVMECR_KEEP]")
 	cmd.Flags().StringVar(&o.keepStored, "keep-stored", "", "with --follow, in a run: keep the newest `N` in the store only, or as many as there is space for (auto)")
-	_ = cmd.Flags().MarkHidden("keep-stored") // it is there
+	_ = cmd.Flags().MarkHidden("keep-stored") // fails only for unknown flags
 	cli.AddSwitch(cmd.Flags(), &o.together, "together", "", "in a job: each of its ranks copies a part, from its own host [NVMECR_TOGETHER]")
 	cli.AddSwitch(cmd.Flags(), &o.peer, "peer", "", "in a run, on another host than its nvmecr drain --follow: copy a part of what that copies, until standard input ends")
-	_ = cmd.Flags().MarkHidden("peer") // it is there
+	_ = cmd.Flags().MarkHidden("peer")
 	cmd.Flags().StringVar(&o.limit, "limit", "", "copy no more than `SIZE` in a second, such as 500M [NVMECR_LIMIT]")
 	return cmd
 }
@@ -69,7 +69,7 @@ func (o *drainOptions) run(cmd *cobra.Command, pattern string) error {
 		return err
 	}
 	if o.peer {
-		return o.joinRun(cmd)
+		return o.copyAsPeer(cmd)
 	}
 	if o.following {
 		return o.follow(cmd, pattern, limit)
@@ -81,7 +81,7 @@ func (o *drainOptions) run(cmd *cobra.Command, pattern string) error {
 func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Bytes) error {
 	list, err := o.allLevels(cmd, pattern)
 	if err == nil {
-		err = o.levelNeeded()
+		err = o.requireLevel2()
 	}
 	if err == nil {
 		err = checkIncremental(o.cfg, o.level)
@@ -108,12 +108,12 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		slices.Reverse(pending)
 	}
 	for _, c := range pending {
-		err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share})
+		err := o.copySet(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share})
 		if err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 			all = false
 		}
-		if !o.all && (!errors.Is(err, errUnreadable) || o.together) { // else the one before is the newest
+		if !o.all && (!errors.Is(err, errUnreadable) || o.together) { // otherwise try the previous checkpoint
 			break
 		}
 	}
@@ -125,7 +125,7 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 	return o.end()
 }
 
-// share returns what this process copies.
+// share returns the part of each checkpoint that this process copies.
 func (o *drainOptions) share() (drain.Share, error) {
 	if !o.together {
 		return drain.Share{}, nil
@@ -149,8 +149,8 @@ func (o *drainOptions) check() (limit nvmf.Bytes, err error) {
 	return limit, nil
 }
 
-func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) error {
-	quiet := how.Share.Number > 0 // the first one tells
+func (o *drainOptions) copySet(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) error {
+	quiet := how.Share.Number > 0 // process 0 prints
 	if c.Drained != nil && quiet {
 		return nil
 	}

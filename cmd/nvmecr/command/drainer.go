@@ -18,24 +18,25 @@ import (
 	"nvmecr/internal/config"
 )
 
-// A drainer is `nvmecr drain --follow` as a process of its own, which copies checkpoints while the job runs. One that is killed is started again.
+// A drainer is a child process `nvmecr drain --follow`, which copies checkpoints while the job runs. A drainer that is killed is started
+// again.
 type drainer struct {
 	path      string
 	args, env []string
-	stdout    io.Writer // or nil
+	stdout    io.Writer // may be nil
 	stderr    io.Writer
-	copies    bool       // it makes some
-	ended     chan error // what the last process came to
+	copies    bool       // it copies, and does not only remove old checkpoints
+	ended     chan error // the error of the last process
 
-	mu       sync.Mutex // for what is below
+	mu       sync.Mutex // guards the fields below
 	cmd      *exec.Cmd
-	lifeline io.WriteCloser // each byte has it copy the newest checkpoints at once; it does so, and ends, when this closes
-	finished bool           // this has been closed
-	stopped  bool           // there is no time for that
+	lifeline io.WriteCloser // a byte requests a copy of the newest checkpoints; closing requests that and the end
+	finished bool           // lifeline is closed
+	stopped  bool           // the drainer was killed, since there was no time for another copy
 }
 
-// startDrainer starts it, unless the run has no second level, or is part of another one that has it. It has the settings of the
-// run, and is told of signals that say that the job is about to end.
+// startDrainer starts the drainer with the settings of the run. It returns nil if nothing is to be copied or removed,
+// or if another run of the job has a drainer.
 func (o *runOptions) startDrainer() (*drainer, error) {
 	if o.cfg.Level2 == "" && o.cfg.Copies == config.CopiesNone && o.cfg.Keep == "" || o.joined || o.oneLevel {
 		return nil, nil
@@ -50,7 +51,7 @@ func (o *runOptions) startDrainer() (*drainer, error) {
 	}
 	if o.cfg.Keep != "" {
 		d.args = append(d.args, "--keep-stored", o.cfg.Keep)
-		if k, _ := parseKeep(o.cfg.Keep); k.count > 0 {
+		if k, _ := parseRetention(o.cfg.Keep); k.count > 0 {
 			d.args = append(d.args, "--keep", strconv.Itoa(k.count))
 		}
 	}
@@ -71,7 +72,7 @@ func (o *runOptions) startDrainer() (*drainer, error) {
 func (d *drainer) begin() (err error) {
 	cmd := exec.Command(d.path, d.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = d.env, d.stdout, d.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what is typed is for the job
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal are for the job
 	lifeline, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -82,13 +83,13 @@ func (d *drainer) begin() (err error) {
 	return err
 }
 
-// drainPause is before a drainer is started again.
+// drainPause is the time before a drainer is started again.
 const drainPause = time.Second
 
-// watch waits for the end of the process, and starts another one in its place if it was killed.
+// watch waits for the end of the process. If the process was killed, watch starts another one in its place.
 func (d *drainer) watch() {
 	for {
-		err := d.cmd.Wait() // nobody else changes cmd
+		err := d.cmd.Wait() // no other goroutine changes cmd
 		if again, e := d.again(err); !again {
 			d.ended <- errors.Join(err, e)
 			return
@@ -96,7 +97,7 @@ func (d *drainer) watch() {
 	}
 }
 
-// again starts the next process if the last one, which came to last, was killed though it had work left.
+// again starts the next process if the last one was killed before its work was done. last is the error of the last process.
 func (d *drainer) again(last error) (bool, error) {
 	d.mu.Lock()
 	finished := d.finished
@@ -117,7 +118,7 @@ func (d *drainer) again(last error) (bool, error) {
 		return false, nil
 	}
 	if err := d.begin(); err != nil {
-		return false, fmt.Errorf("it could not be started again: %w", err)
+		return false, fmt.Errorf("nvmecr drain could not be started again: %w", err)
 	}
 	if d.finished {
 		_ = d.lifeline.Close()
@@ -125,9 +126,9 @@ func (d *drainer) again(last error) (bool, error) {
 	return true, nil
 }
 
-// hurry has the drainer copy the newest checkpoints at once when a signal, of the scheduler for instance, says that the job is about to end. stop
-// ends that.
-func (d *drainer) hurry() (stop func()) {
+// copyOnSignal has the drainer copy the newest checkpoints at once on a signal by which a scheduler announces the end
+// of the job. stop ends that.
+func (d *drainer) copyOnSignal() (stop func()) {
 	if d == nil {
 		return func() {}
 	}
@@ -136,7 +137,7 @@ func (d *drainer) hurry() (stop func()) {
 	go func() {
 		for range told {
 			d.mu.Lock()
-			_, _ = d.lifeline.Write([]byte{0}) // it may have ended, and says why
+			_, _ = d.lifeline.Write([]byte{0}) // fails if the drainer has ended, which reports why itself
 			d.mu.Unlock()
 		}
 	}()
@@ -146,7 +147,8 @@ func (d *drainer) hurry() (stop func()) {
 	}
 }
 
-// finish has the drainer copy the newest checkpoints, and waits. After an interrupt nvmecr drain can continue.
+// finish has the drainer copy the newest checkpoints, and waits for its end. An interrupt ends it; nvmecr drain can
+// continue an interrupted copy.
 func (d *drainer) finish() {
 	if d == nil {
 		return
@@ -163,7 +165,7 @@ func (d *drainer) finish() {
 	case <-ctx.Done():
 		d.mu.Lock()
 		d.stopped = true
-		_ = d.cmd.Process.Kill() // what is half copied does not count
+		_ = d.cmd.Process.Kill() // partial copies do not count
 		d.mu.Unlock()
 		<-d.ended
 		err = errors.New("interrupted")
@@ -173,9 +175,9 @@ func (d *drainer) finish() {
 	}
 }
 
-// checkLevel2 refuses a second level that is not there, to remove what only ranks can, and a time that is none.
+// checkLevel2 validates --keep, --mtbf and the settings of the second level, and opens that level.
 func checkLevel2(cfg *config.Config) error {
-	if _, err := parseKeep(cfg.Keep); err != nil {
+	if _, err := parseRetention(cfg.Keep); err != nil {
 		return fmt.Errorf("--keep: %w", err)
 	}
 	if cfg.MTBF != "" {
@@ -193,7 +195,7 @@ func checkLevel2(cfg *config.Config) error {
 		return fmt.Errorf("--level2-every: %w", err)
 	}
 	if cfg.Compress != "" && strings.HasPrefix(cfg.Level2, s3.Scheme) {
-		return errors.New("--compress: files of a bucket are stored as they are; use a directory as second level, or leave it out")
+		return errors.New("--compress: files in a bucket are not compressed; use a directory as second level, or leave it out")
 	}
 	level, err := openLevel2(cfg)
 	if err != nil {

@@ -21,24 +21,23 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// embeddedStart is how long the embedded target may take to listen, embeddedEnd how long to end, as with serveStart.
+// Limits for the start and the end of the embedded target. They are for one that hangs, and longer than a busy host
+// needs.
 const (
 	embeddedStart = 2 * time.Minute
 	embeddedEnd   = time.Minute
 )
 
-// An embedded target is `nvmecr target` as a process of its own, on a loopback
-// port that the kernel chose.
+// An embedded target is a child process `nvmecr target` on a loopback port that the kernel chose.
 type embedded struct {
 	id       nvmf.TransportID
 	cmd      *exec.Cmd
-	lifeline *os.File // it ends when this closes, also by our death
+	lifeline *os.File // the target ends when this closes, also if this process dies
 }
 
-// makeRunKey gives the run a key of its own, by which its processes prove to the
-// embedded target that they are the job's: whoever else is on this host, and says the
-// host's NQN, cannot. It is in the state directory, which is the user's alone. Where
-// the user has given a key it is that one.
+// makeRunKey generates a DH-HMAC-CHAP key by which processes of the run authenticate to the embedded target. Other
+// users of this host can claim the same host NQN, but cannot read the key, which is in the user's state directory. A
+// key that the user has configured is used instead.
 func makeRunKey(cfg *config.Config, dir *store.StateDir) (remove func(), err error) {
 	if cfg.Secret != "" {
 		return func() {}, nil
@@ -46,12 +45,11 @@ func makeRunKey(cfg *config.Config, dir *store.StateDir) (remove func(), err err
 	if cfg.Secret, err = dir.WriteKey(dhchap.NewSecret(dhchap.SHA256).Reveal()); err != nil {
 		return nil, fmt.Errorf("the key of this run: %w", err)
 	}
-	return func() { _ = os.Remove(cfg.Secret) }, nil // of no use any more
+	return func() { _ = os.Remove(cfg.Secret) }, nil // the next run makes a new key
 }
 
-// embeddedKeys returns what the embedded target needs to authenticate this
-// configuration. It is a file without a name, so that nothing of it stays if we are
-// killed.
+// embeddedKeys returns the key file of the embedded target. It is an anonymous memory file, so that nothing of it is
+// left if this process is killed.
 func embeddedKeys(cfg *config.Config) (*os.File, error) {
 	keys, err := cfg.Secrets()
 	if err != nil {
@@ -73,11 +71,9 @@ func embeddedKeys(cfg *config.Config) (*os.File, error) {
 	return f, nil
 }
 
-// startEmbedded serves the image of dir, to this configuration's host NQN
-// alone, which has to authenticate. The target holds the
-// lock of dir as long as it lives. Its subsystem NQN is new each time:
-// processes of a run that is gone are refused even if they find a new target
-// on their old port.
+// startEmbedded serves the image of dir to the host NQN of the configuration alone, which has to authenticate. The
+// target holds the lock of dir until it ends. Its subsystem NQN is new for each run: processes of an earlier run are
+// refused even if they reach a new target on the old port.
 func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock) (*embedded, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -88,7 +84,7 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 		return nil, err
 	}
 	defer keys.Close()
-	const keyFile = "/proc/self/fd/4" // the first is 3
+	const keyFile = "/proc/self/fd/4" // ExtraFiles begin at 3
 	stdin, lifeline, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -103,15 +99,14 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 
 	nqn := "nqn.2014-08.org.nvmexpress:uuid:" + uuid.NewString()
 	var complaint bytes.Buffer
-	// Every flag is given: the environment is meant for others.
+	// All flags are given, since variables of the environment are meant for other targets.
 	cmd := exec.Command(self, "target", "--until-eof",
 		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(), "--allow-any-host=false",
 		"--dhchap-keys", keyFile, "--dhchap-digests=", "--dhchap-dhgroups=null", "--tls-keys=",
 		"--namespace", "file:"+dir.Image(), "--admin=", "--pool=", "--verbose=false")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, listening, &complaint
 	cmd.ExtraFiles = []*os.File{lock.File, keys}
-	// A session of its own: what is typed at the terminal ends the job, and
-	// the job may still write when it ends.
+	// A new session: signals of the terminal end the job, which may still write while it ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	listening.Close()
@@ -130,7 +125,7 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	return t, nil
 }
 
-// awaitListening reads the line by which a target says that it listens.
+// awaitListening reads the line that a target prints when it listens.
 func awaitListening(stdout *os.File) (nvmf.TransportID, error) {
 	if err := stdout.SetReadDeadline(time.Now().Add(embeddedStart)); err != nil {
 		return nvmf.TransportID{}, err
@@ -145,11 +140,11 @@ func awaitListening(stdout *os.File) (nvmf.TransportID, error) {
 	return nvmf.ParseTransportID(line)
 }
 
-// stop ends the target and waits until everything is in its file. One that does
-// not end is killed: what it acknowledged is in the page cache.
+// stop ends the target and waits until all data is in its file. A target that does not end in time is killed, which
+// loses nothing: acknowledged data is in the page cache.
 func (t *embedded) stop(stderr io.Writer) {
 	t.lifeline.Close()
-	// It may be stopped (SIGSTOP).
+	// A stopped process (SIGSTOP) would not notice the end of input.
 	_ = t.cmd.Process.Signal(syscall.SIGCONT)
 	kill := time.AfterFunc(embeddedEnd, func() {
 		fmt.Fprintf(stderr, "nvmecr: the embedded target did not end within %s and is killed\n", embeddedEnd)

@@ -13,8 +13,7 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// TestEmbeddedKeys: the keys of a run's own target are in a file that has no
-// name, which the target takes as any other.
+// TestEmbeddedKeys checks that the target can read the keys of the embedded target, which are in an anonymous file.
 func TestEmbeddedKeys(t *testing.T) {
 	const host = "nqn.2014-08.org.example:host"
 	secret := dhchap.NewSecret(dhchap.SHA256)

@@ -20,46 +20,48 @@ import (
 	"nvmecr/nvmf"
 )
 
-// How often a follower looks: its looks take at most a hundredth of a core, and are no more often than this.
+// A follower lists the checkpoints at intervals of at least minRound, and so long that the listings take at most
+// 1/listShare of a core.
 const (
-	minLook   = 2 * time.Second
-	lookShare = 100
+	minRound  = 2 * time.Second
+	listShare = 100
 )
 
-// minQuiet is how long nothing of a checkpoint must have changed before it is taken for complete while the job runs:
-// its next file may not be there yet. A checkpoint that took longer to write is waited for as long as it took.
-const minQuiet = 5 * time.Second
+// minSettled is how long a checkpoint must be unchanged before it counts as complete while the job runs: its next
+// file may not exist yet. A checkpoint that took longer to write must be unchanged for as long as it took.
+const minSettled = 5 * time.Second
 
-// A follower copies checkpoints of a job that runs to other targets and to the second level, and removes old ones.
+// A follower copies checkpoints of a running job to other targets and to the second level, and removes old ones.
 type follower struct {
 	*drainOptions
-	cmd     *cobra.Command
-	pattern string
-	limit   nvmf.Bytes
-	every   pace
-	kept    keeper // in the store
+	cmd       *cobra.Command
+	pattern   string
+	limit     nvmf.Bytes
+	every     pace
+	retention retention // which checkpoints stay in the store
 
-	series map[string]*following // by pattern
-	looked time.Duration         // how long the last look took, without what was copied then
-	lost   lostFiles             // with a target that was replaced before the run
-	told   string                // the last error
-	said   map[string]bool       // what the last round has said
+	series    map[string]*seriesState // by pattern
+	listTime  time.Duration           // how long the last listing took, without copying
+	lost      lostFiles               // files lost with a target that was replaced before the run
+	lastError string                  // the last error printed
+	said      map[string]bool         // lines printed in the last round
 
-	damaged map[string]bool // checkpoints that the store cannot be read of
-	// tooLarge are checkpoints, by name, for which copy areas had no space, as they were last changed: the job does not pay for another try.
+	damaged map[string]bool // checkpoints that cannot be read from the store
+	// tooLarge has the names of checkpoints for which the copy areas had no space, with the time of their last change. Until a checkpoint
+	// changes the follower does not try again, since each try costs the job time.
 	tooLarge map[string]time.Time
 
-	noAreas map[string]bool // errors about targets without a copy area that were told
+	noAreas map[string]bool // errors, already printed, about targets without a copy area
 }
 
-// following is what a follower knows of a series.
-type following struct {
-	seen  map[string]bool // complete checkpoints, by name and time
-	since int             // how many of them since the last one was copied
-	last  time.Time       // when that was
+// seriesState is what a follower remembers of a series between rounds.
+type seriesState struct {
+	seen  map[string]bool // keys of complete checkpoints: name and time
+	since int             // how many became complete since the last copy
+	last  time.Time       // time of the last copy
 }
 
-// A pace says which checkpoints are copied: each so many, or one in so much time.
+// A pace says which checkpoints are copied: each count-th, or one in each period of time.
 type pace struct {
 	count int
 	time  time.Duration
@@ -75,56 +77,57 @@ func parsePace(text string) (i pace, err error) {
 	return i, fmt.Errorf("%q is neither a number of checkpoints, such as 10, nor a time, such as 30m", text)
 }
 
-// follow copies checkpoints until the process is told to end, or its standard input ends; then the newest ones. Each byte
-// of that has it copy the newest ones at once.
+// follow copies checkpoints until the process is interrupted or its standard input ends, and then the newest ones.
+// Each byte of standard input requests a copy of the newest ones at once.
 func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Bytes) error {
 	every, err := parsePace(o.every)
 	if err != nil {
 		return cli.UsageError{Err: fmt.Errorf("--every: %w", err)}
 	}
-	kept, err := parseKeep(o.keepStored)
+	kept, err := parseRetention(o.keepStored)
 	if err == nil {
 		err = o.cfg.Resolve()
 	}
 	if err != nil {
 		return cli.UsageError{Err: err}
 	}
-	if kept == (keeper{}) {
-		if err := o.anyLevelNeeded(); err != nil {
+	if kept == (retention{}) {
+		if err := o.requireAnyLevel(); err != nil {
 			return err
 		}
 	}
-	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}, noAreas: map[string]bool{}, damaged: map[string]bool{}, tooLarge: map[string]time.Time{}}
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, retention: kept, series: map[string]*seriesState{}, noAreas: map[string]bool{}, damaged: map[string]bool{}, tooLarge: map[string]time.Time{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hurry := make(chan struct{}, 1)
 	go func() {
 		for one := make([]byte, 1); ; {
-			if _, err := os.Stdin.Read(one); err != nil { // the process that started this one has ended
+			if _, err := os.Stdin.Read(one); err != nil { // the parent process has ended
 				stop()
 				return
 			}
 			select {
 			case hurry <- struct{}{}:
-			default: // it is about to look anyway
+			default: // a request is pending already
 			}
 		}
 	}()
 	for {
-		f.calmly(ended, hurry)
+		f.interruptibleRound(ended, hurry)
 		select {
 		case <-ended.Done():
-			f.told, f.said = "", nil // what is told now is the last word
-			return f.round(cmd.Context(), last)
+			f.lastError, f.said = "", nil // print an error or a message again if it occurs in the last round
+			return f.round(cmd.Context(), roundLast)
 		case <-hurry:
-			_ = f.round(cmd.Context(), newest) // which tells
-		case <-time.After(max(minLook, lookShare*f.looked)):
+			_ = f.round(cmd.Context(), roundNewest) // which prints its errors
+		case <-time.After(max(minRound, listShare*f.listTime)):
 		}
 	}
 }
 
-// calmly looks once, and leaves off when there is no more time for that: what it has copied by then the next round goes on from.
-func (f *follower) calmly(ended context.Context, hurry chan struct{}) {
+// interruptibleRound does a round of copies that are due, and cancels it on a request to copy at once or to end. The
+// next round continues a copy that was canceled.
+func (f *follower) interruptibleRound(ended context.Context, hurry chan struct{}) {
 	ctx, stop := context.WithCancel(ended)
 	defer stop()
 	go func() {
@@ -132,25 +135,26 @@ func (f *follower) calmly(ended context.Context, hurry chan struct{}) {
 		case <-hurry:
 			stop()
 			select {
-			case hurry <- struct{}{}: // the caller has to see it
+			case hurry <- struct{}{}: // leave the request for the caller
 			default:
 			}
 		case <-ctx.Done():
 		}
 	}()
-	_ = f.round(ctx, now) // which tells
+	_ = f.round(ctx, roundDue) // which prints its errors
 }
 
-// A round is a look at the checkpoints.
+// A round says which checkpoints are copied.
 type round int
 
 const (
-	now    round = iota // what is due is copied
-	newest              // what is complete is copied, due or not, though the job may still write to it
-	last                // and the job has ended
+	roundDue    round = iota // those that are due
+	roundNewest              // complete ones, due or not; the job may still write others
+	roundLast                // complete ones, after the end of the job
 )
 
-// A roundWriter drops what is written after the end of a context: what a round that is broken off cannot do is no fault. It drops what the round before has said, too.
+// A roundWriter drops messages after the end of a context: errors that result from canceling a round are no faults. It drops messages of
+// the previous round, too.
 type roundWriter struct {
 	ctx context.Context
 	io.Writer
@@ -167,7 +171,7 @@ func (w roundWriter) Write(b []byte) (int, error) {
 	return w.Writer.Write(b)
 }
 
-// round looks once.
+// round lists the checkpoints and copies those that r selects.
 func (f *follower) round(ctx context.Context, r round) error {
 	before := f.cmd.Context()
 	f.cmd.SetContext(ctx)
@@ -177,43 +181,43 @@ func (f *follower) round(ctx context.Context, r round) error {
 	out := roundWriter{ctx, f.cmd.ErrOrStderr(), f.said, map[string]bool{}}
 	look.cfg, look.stderr, f.said = &cfg, out, out.said
 	defer look.close()
-	err := f.look(&look, r)
-	if err != nil && ctx.Err() == nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {
-		f.told = err.Error()
+	err := f.runRound(&look, r)
+	if err != nil && ctx.Err() == nil && !errors.As(err, new(cli.Status)) && err.Error() != f.lastError {
+		f.lastError = err.Error()
 		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("checkpoints: %w", err)))
 	}
 	return err
 }
 
-func (f *follower) look(o *drainOptions, r round) error {
+func (f *follower) runRound(o *drainOptions, r round) error {
 	begin := time.Now()
-	if r == last { // a target may be there again
+	if r == roundLast { // a target may have returned
 		clear(f.damaged)
 	}
-	if r != last { // then what has been copied back since does not count as lost
+	if r != roundLast { // what has been restored since then is no longer lost
 		o.lost = f.lost
 	}
-	list, err := o.allLevels(f.cmd, f.pattern) // also where the second level cannot be reached
+	list, err := o.allLevels(f.cmd, f.pattern) // the list is valid even if the second level cannot be reached
 	if err != nil && list == nil {
 		return err
 	}
-	f.looked, f.lost = time.Since(begin), o.lost
-	if r == now {
-		o.behind = drain.StepBack
+	f.listTime, f.lost = time.Since(begin), o.lost
+	if r == roundDue {
+		o.lowerPriority = drain.LowerPriority
 	}
 	if o.copies != nil {
-		err = errors.Join(err, f.protect(o, list, r))
+		err = errors.Join(err, f.copyToTargets(o, list, r))
 	}
 	if o.level != nil {
 		err = errors.Join(err, f.copy(o, list, r))
 	}
 	for i := range list {
-		err = errors.Join(err, f.kept.tidy(&list[i], r == last))
+		err = errors.Join(err, f.retention.apply(&list[i], r == roundLast))
 	}
 	return err
 }
 
-// copy copies what is due.
+// copy copies checkpoints to the second level.
 func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 	src := newStoreSource(f.cmd.Context(), &o.reader)
 	defer src.Close()
@@ -221,18 +225,18 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 	for i := range list {
 		s := &list[i]
 		drained := func(c *drain.Checkpoint) bool { return c.Drained != nil }
-		if f.candidate(s, r, drained) == nil || r == now && !f.due(s) {
+		if f.candidate(s, r, drained) == nil || r == roundDue && !f.due(s) {
 			continue
 		}
 		err = errors.Join(err, f.newestReadable(s, r, drained, func(c *drain.Checkpoint) error {
-			how := f.gently(s, c, r, f.every)
-			if r != last { // then the other hosts may be gone
+			how := f.throttled(s, c, r, f.every)
+			if r != roundLast { // after the job other hosts may no longer run peers
 				how.Peers = os.Getenv(config.RunVariable)
 			}
-			if err := o.one(f.cmd, src, s.Pattern, c, how); err != nil {
+			if err := o.copySet(f.cmd, src, s.Pattern, c, how); err != nil {
 				return err
 			}
-			f.of(s).since, f.of(s).last = 0, time.Now()
+			f.state(s).since, f.state(s).last = 0, time.Now()
 			if o.keep == 0 {
 				return nil
 			}
@@ -242,7 +246,8 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 	return err
 }
 
-// newestReadable has the newest checkpoint copied that is due. If the store cannot be read there, as where a sector is damaged, that is told once, and the one before is copied.
+// newestReadable copies the newest checkpoint that is due. If that cannot be read from the store, for instance because a sector is damaged,
+// newestReadable prints the error once and copies the previous checkpoint.
 func (f *follower) newestReadable(s *drain.Series, r round, copied func(*drain.Checkpoint) bool, copyOne func(*drain.Checkpoint) error) error {
 	for {
 		c := f.candidate(s, r, copied)
@@ -261,22 +266,23 @@ func (f *follower) newestReadable(s *drain.Series, r round, copied func(*drain.C
 	}
 }
 
-// damagedKey is a checkpoint as it was written last.
+// damagedKey identifies a checkpoint and its last change.
 func damagedKey(s *drain.Series, c *drain.Checkpoint) string {
 	return fmt.Sprintf("%q %q %d", s.Pattern, c.Name, c.Ended().UnixNano())
 }
 
-// The job is not to feel that a checkpoint is copied: that takes at most this part of the rate at which the job has written it, if only as much is left
-// of links and targets, and no less than leastRate.
+// Copying must not slow the job down: it takes at most 1/shareOfRate of the rate at which the job wrote the
+// checkpoint, in case links and targets have only so much left, but at least leastRate.
 const (
 	shareOfRate = 20
 	leastRate   = 16 << 20
 )
 
-// gently returns how to copy while the job runs: behind all else on the host, and slowly, but so that it is done before the next one is due, by every. A job that
-// has ended, or is about to, is not spared.
-func (f *follower) gently(s *drain.Series, c *drain.Checkpoint, r round, every pace) drain.Options {
-	if r != now {
+// throttled returns the options of a copy. While the job runs, a copy has a low priority and a limited rate, which is
+// high enough for the copy to end before the next one is due. After the job, or when it is about to end, a copy has
+// no limit but --limit.
+func (f *follower) throttled(s *drain.Series, c *drain.Checkpoint, r round, every pace) drain.Options {
+	if r != roundDue {
 		return drain.Options{Limit: int64(f.limit)}
 	}
 	rate := int64(f.limit)
@@ -286,7 +292,7 @@ func (f *follower) gently(s *drain.Series, c *drain.Checkpoint, r round, every p
 	return drain.Options{Limit: rate, Background: true}
 }
 
-// untilNext is how long it takes from a checkpoint to the next one that is due, as far as that is known: 0 if it is not.
+// untilNext estimates the time from a checkpoint to the next one that is due; 0 if unknown.
 func untilNext(s *drain.Series, c *drain.Checkpoint, every pace) time.Duration {
 	if every.time > 0 {
 		return every.time
@@ -299,7 +305,7 @@ func untilNext(s *drain.Series, c *drain.Checkpoint, every pace) time.Duration {
 	return time.Duration(every.count) * c.Ended().Sub(stored[i-1].Ended())
 }
 
-// perSecond is a rate in bytes; 0 if the time is not known.
+// perSecond returns a rate in bytes per second; 0 if the time is unknown.
 func perSecond(bytes int64, in time.Duration) int64 {
 	if in <= 0 {
 		return 0
@@ -307,16 +313,17 @@ func perSecond(bytes int64, in time.Duration) int64 {
 	return int64(float64(bytes) / in.Seconds())
 }
 
-// quiet says whether nothing of a checkpoint has changed for so long that it is not still being written.
-func quiet(c *drain.Checkpoint) bool {
-	return time.Since(c.Ended()) >= max(minQuiet, c.Ended().Sub(c.Begun()))
+// settled reports whether a checkpoint has been unchanged for so long that it is no longer being written.
+func settled(c *drain.Checkpoint) bool {
+	return time.Since(c.Ended()) >= max(minSettled, c.Ended().Sub(c.Begun()))
 }
 
-// candidate returns the newest complete checkpoint of the store that can be read, if nothing changes it any more and it has not been copied.
+// candidate returns the newest complete checkpoint of the store that can be read and is no longer being written, or nil if that one
+// has been copied.
 func (f *follower) candidate(s *drain.Series, r round, copied func(*drain.Checkpoint) bool) *drain.Checkpoint {
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		c := &s.Checkpoints[i]
-		if !c.Stored || !c.Complete() || f.damaged[damagedKey(s, c)] || r == now && !quiet(c) {
+		if !c.Stored || !c.Complete() || f.damaged[damagedKey(s, c)] || r == roundDue && !settled(c) {
 			continue
 		}
 		if copied(c) {
@@ -327,9 +334,9 @@ func (f *follower) candidate(s *drain.Series, r round, copied func(*drain.Checkp
 	return nil
 }
 
-// due says whether so many have become complete, or so much time has passed, that the newest is to be copied.
+// due reports whether enough checkpoints have become complete, or enough time has passed, to copy the newest.
 func (f *follower) due(s *drain.Series) bool {
-	seen := f.of(s)
+	seen := f.state(s)
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
 		if key := c.Name + " " + c.Ended().String(); c.Stored && c.Complete() && !seen.seen[key] {
@@ -343,9 +350,9 @@ func (f *follower) due(s *drain.Series) bool {
 	return seen.since >= f.every.count
 }
 
-func (f *follower) of(s *drain.Series) *following {
+func (f *follower) state(s *drain.Series) *seriesState {
 	if f.series[s.Pattern] == nil {
-		f.series[s.Pattern] = &following{seen: map[string]bool{}}
+		f.series[s.Pattern] = &seriesState{seen: map[string]bool{}}
 	}
 	return f.series[s.Pattern]
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRoundWriter: a round says what the one before has not said, until it is broken off.
+// TestRoundWriter checks that a round prints only messages that the previous round has not printed, and none after it was canceled.
 func TestRoundWriter(t *testing.T) {
 	var out bytes.Buffer
 	ctx, end := context.WithCancel(t.Context())

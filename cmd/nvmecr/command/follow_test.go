@@ -14,14 +14,14 @@ import (
 func TestGently(t *testing.T) {
 	const gib = 1 << 30
 	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	// A checkpoint of a GiB, written in the time given, that ended so long after begin.
+	// A checkpoint of 1 GiB with the given writing time and end.
 	one := func(took, ended time.Duration) drain.Checkpoint {
 		end := begin.Add(ended)
 		return drain.Checkpoint{Stored: true, Set: checkpoint.Set{Files: []checkpoint.File{{Size: gib, Closed: true, Created: end.Add(-took), Modified: end}}}}
 	}
 	for _, c := range []struct {
 		name  string
-		first bool // there is no other one
+		first bool // the only checkpoint
 		took  time.Duration
 		gap   time.Duration
 		every pace
@@ -43,8 +43,8 @@ func TestGently(t *testing.T) {
 			}
 			f := &follower{limit: c.limit}
 			newestOne := &s.Checkpoints[len(s.Checkpoints)-1]
-			assert.Equal(t, drain.Options{Limit: c.want, Background: true}, f.gently(s, newestOne, now, c.every))
-			assert.Equal(t, drain.Options{Limit: int64(c.limit)}, f.gently(s, newestOne, newest, c.every), "the job is about to end")
+			assert.Equal(t, drain.Options{Limit: c.want, Background: true}, f.throttled(s, newestOne, roundDue, c.every))
+			assert.Equal(t, drain.Options{Limit: int64(c.limit)}, f.throttled(s, newestOne, roundNewest, c.every), "the job is about to end")
 		})
 	}
 }

@@ -34,21 +34,21 @@ func newFsck() *cobra.Command {
 		Use:   "fsck [flags]",
 		Short: "Check the file systems of the ranks",
 		Long: `Checks the partition tables of the store and the metadata of every rank's
-partition, or of one rank's: both copies of what is there twice, the state
+partition, or of one rank's: both copies of duplicated structures, the state
 checkpoint, every page of the log since, and that names, links and blocks agree.
-Where a job has one tree, what that has in each partition has to be there, too.
+Where a job has one tree, it also checks that each partition has the shards that the tree refers to.
 It reads only, and may run while the job does; the data of files is for
 "nvmecr verify".
 
-With --repair it writes damaged copies again, drops files and directories that
-no path leads to, corrects counts, and removes from the partitions of ranks what is
-of files of the tree that are gone. It never drops what a path leads to. It
-is refused while a run of the store is in progress on any host (--takeover does not
-ask), and while a process of the job has the partition, or may have one of the same
-namespace on another host; --unfenced says that none has.
+With --repair it rewrites damaged copies, removes files and directories that
+no path leads to, corrects counts, and removes from the partitions of ranks the shards
+of files that the tree no longer has. It never removes what a path leads to. It
+is refused while a run of the store is in progress on any host (--takeover skips that
+check), and while a process of the job has the partition, or may have one of the same
+namespace on another host; --unfenced asserts that there is no such process.
 
 The exit status is 0 if all is well (after the repair, if there was one), 1 if
-there are problems or something could not be checked. Notes, of what a crash
+there are problems or something could not be checked. Notes, about what a crash
 leaves as a matter of course, are no problems.`,
 		Example: `  nvmecr fsck
   nvmecr fsck --name melt --rank 3 --repair
@@ -58,7 +58,7 @@ leaves as a matter of course, are no problems.`,
 	}
 	o.bind(cmd, "unfenced", "takeover")
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
-	cli.AddSwitch(cmd.Flags(), &o.repair, "repair", "", "make good what can be without losing anything [NVMECR_REPAIR]")
+	cli.AddSwitch(cmd.Flags(), &o.repair, "repair", "", "repair what can be repaired without losing data [NVMECR_REPAIR]")
 	return cmd
 }
 
@@ -68,7 +68,7 @@ type fsckReport struct {
 	Clean   bool         `json:"clean"`
 	Targets []fsckTarget `json:"targets"`
 	Ranks   []fsckRank   `json:"ranks"`
-	// Tree is about what the index of a job's tree has in the partitions of ranks.
+	// Tree has the findings about shards of the job's tree in the partitions of ranks.
 	Tree []microfs.Finding `json:"tree,omitempty"`
 }
 
@@ -132,7 +132,7 @@ func (o *fsckOptions) check(ctx context.Context) error {
 	return store.Check(ctx, o.cfg, store.CheckOptions{Rank: o.rank, Repair: o.repair, Target: o.target, Part: o.part})
 }
 
-// target tells of a namespace as a whole, if there is anything to tell.
+// target reports on a namespace as a whole.
 func (o *fsckOptions) target(r *store.TargetReport) {
 	t := fsckTarget{Target: r.Target.String(), Findings: r.Findings}
 	if r.Err != nil {
@@ -146,7 +146,7 @@ func (o *fsckOptions) target(r *store.TargetReport) {
 	o.print(fmt.Sprintf("target %s", r.Target), r.Findings, 0)
 }
 
-// judge returns the worst severity and counts the notes.
+// judge returns the worst severity, and counts notes and repairable findings.
 func (o *fsckOptions) judge(list []microfs.Finding) microfs.Severity {
 	worst := microfs.Note
 	for i := range list {
@@ -155,7 +155,7 @@ func (o *fsckOptions) judge(list []microfs.Finding) microfs.Severity {
 		case microfs.Note:
 			o.notes++
 		case microfs.Repairable:
-			if list[i].Kind != microfs.FoundBusy { // that is a writer's doing
+			if list[i].Kind != microfs.FoundBusy { // a writer prevented the check
 				o.curable++
 			}
 		}
@@ -163,7 +163,7 @@ func (o *fsckOptions) judge(list []microfs.Finding) microfs.Severity {
 	return worst
 }
 
-// part tells of a partition.
+// part reports on a partition.
 func (o *fsckOptions) part(r *store.PartReport) {
 	o.parts++
 	p := fsckRank{
@@ -208,7 +208,7 @@ func (o *fsckOptions) print(who string, list []microfs.Finding, more int) {
 	}
 }
 
-// describe says in a line what a partition is like.
+// describe summarizes the state of a partition in a line.
 func describe(r *microfs.CheckReport) string {
 	if r.Unformatted {
 		return "nothing written yet"
@@ -218,7 +218,7 @@ func describe(r *microfs.CheckReport) string {
 	case worst == microfs.Loss:
 		verdict = "damaged, data is lost"
 	case worst == microfs.Repairable && onlyBusy(r):
-		verdict = "could not be checked, look again later"
+		verdict = "could not be checked, check again later"
 	case worst == microfs.Repairable:
 		verdict = "damaged, can be repaired"
 	}
@@ -236,8 +236,7 @@ func describe(r *microfs.CheckReport) string {
 	return fmt.Sprintf("%s: %s, log %d of %d pages", verdict, strings.Join(what, ", "), r.LogUsed, r.LogPages)
 }
 
-// onlyBusy reports whether all that is wrong is that a writer left no quiet
-// moment.
+// onlyBusy reports whether the only problem is that a writer changed the partition during the check.
 func onlyBusy(r *microfs.CheckReport) bool {
 	for i := range r.Findings {
 		if f := &r.Findings[i]; f.Severity > microfs.Note && f.Kind != microfs.FoundBusy {
@@ -261,7 +260,7 @@ func (o *fsckOptions) summary() {
 		verdict += ", " + count(o.notes, "note")
 	}
 	if o.curable > 0 && !o.repair {
-		verdict += "; what is repairable, `nvmecr fsck --repair` puts right"
+		verdict += "; `nvmecr fsck --repair` repairs what can be repaired"
 	}
 	fmt.Fprintf(o.out, "store %q: %s checked: %s\n", o.cfg.Name, count(o.parts, "partition"), verdict)
 }

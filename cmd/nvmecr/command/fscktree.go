@@ -16,14 +16,15 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// looks is how often the tree is looked at while a job changes it.
-const looks = 5
+// treeChecks is the maximum number of attempts to check the tree while a job changes it.
+const treeChecks = 5
 
-// partitionsOfTree returns the partitions of a store that has one tree; of others, and where that cannot be told, none.
+// partitionsOfTree returns the partitions of a store that has one tree. It returns none for other stores, and if the
+// partition tables cannot be read.
 func (o *fsckOptions) partitionsOfTree(ctx context.Context) []store.RankInfo {
 	parts, err := store.Partitions(ctx, o.cfg)
 	if err != nil || len(parts) == 0 || parts[0].Tree != parttable.TreeOfJob {
-		return nil // the check tells of the error
+		return nil // check reports the error
 	}
 	o.cfg.View, o.tree = config.ViewJob, true
 	return parts
@@ -31,15 +32,15 @@ func (o *fsckOptions) partitionsOfTree(ctx context.Context) []store.RankInfo {
 
 // checkTree checks that the partitions have what the index of a job's tree says. With --repair it removes orphaned shards.
 func (o *fsckOptions) checkTree(ctx context.Context, parts []store.RankInfo) error {
-	report, current, err := o.lookAtTree(ctx, parts)
-	for range looks - 1 {
+	report, current, err := o.checkTreeOnce(ctx, parts)
+	for range treeChecks - 1 {
 		if err == nil && (current || len(report.Findings) == 0) {
 			break
 		}
-		report, current, err = o.lookAtTree(ctx, parts)
+		report, current, err = o.checkTreeOnce(ctx, parts)
 	}
 	if errors.Is(err, microfs.ErrUnformatted) {
-		return nil // nothing was written
+		return nil // never written
 	}
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func (o *fsckOptions) checkTree(ctx context.Context, parts []store.RankInfo) err
 	if !current && len(report.Findings) > 0 {
 		report.Findings = []microfs.Finding{{
 			Kind: microfs.FoundBusy, Severity: microfs.Note, Where: "files", Offset: -1,
-			What: "a job changes them: what ranks have of them could not be checked", Remedy: "look again later",
+			What: "a job changes them: their shards could not be checked", Remedy: "check again later",
 		}}
 	}
 	o.report.Tree = report.Findings
@@ -61,13 +62,14 @@ func (o *fsckOptions) checkTree(ctx context.Context, parts []store.RankInfo) err
 	return nil
 }
 
-// lookAtTree looks once. What it finds is sure if the index's partition was the same at the end.
-func (o *fsckOptions) lookAtTree(ctx context.Context, parts []store.RankInfo) (_ *index.Report, current bool, err error) {
+// checkTreeOnce checks the tree. The findings are valid if current is true: the index did not change during the
+// check.
+func (o *fsckOptions) checkTreeOnce(ctx context.Context, parts []store.RankInfo) (_ *index.Report, current bool, err error) {
 	singleton, err := store.Open(ctx, o.cfg, store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 	if err != nil {
 		return nil, false, err
 	}
-	defer singleton.Close() // it was only read
+	defer singleton.Close() // only read
 	since, views := time.Now(), store.NewViews(o.cfg, nil)
 	defer views.Close()
 	var ranks []uint32
@@ -82,8 +84,8 @@ func (o *fsckOptions) lookAtTree(ctx context.Context, parts []store.RankInfo) (_
 	return report, err == nil && singleton.Current(), err
 }
 
-// removeShards removes orphaned shards. A partition whose process was killed keeps them: the next run adopts first what
-// that process had not closed, and removes them itself.
+// removeShards removes orphaned shards. It skips partitions whose process was killed: the next run first adopts
+// unclosed data of that process, and then removes orphaned shards itself.
 func (o *fsckOptions) removeShards(ctx context.Context, parts []store.RankInfo, unused map[uint32][]wire.Shard) error {
 	killed, err := store.Unreleased(ctx, o.cfg)
 	if err != nil {
@@ -108,7 +110,7 @@ func (o *fsckOptions) removeShards(ctx context.Context, parts []store.RankInfo, 
 			return fmt.Errorf("%s: %w", o.rankName(p.Rank), err)
 		}
 		if !o.json {
-			fmt.Fprintf(o.out, "%s: repair: %s of files of the tree that are gone, or were cut, removed\n", o.rankName(p.Rank), count(len(list), "file"))
+			fmt.Fprintf(o.out, "%s: repair: removed %s of files of the tree that no longer exist or were truncated\n", o.rankName(p.Rank), count(len(list), "shard"))
 		}
 	}
 	return nil

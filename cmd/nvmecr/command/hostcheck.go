@@ -30,11 +30,11 @@ func newCheck() *cobra.Command {
 	o := &hostCheckOptions{cfg: config.Default()}
 	cmd := &cobra.Command{
 		Use:   "check [flags]",
-		Short: "Say what this host, and this user on it, lacks for runs",
-		Long: `Looks at what a host of a job needs, for the user who calls it: files of the installation, limits, FUSE,
+		Short: "Check whether this host and user can start runs",
+		Long: `Checks what a host of a job needs, for the user who calls it: files of the installation, limits, FUSE,
 directories, and that each --target can be reached and lets this host in. Nothing is written to targets.
 
-Each line is one of ok; missing, which no run can do without; and poor, which costs something that the line names.
+Each line begins with ok; missing: no run works without it; or poor: runs work, but lack what the line names.
 The exit status is 1 if anything is missing.`,
 		Example: `  nvmecr check
   srun --ntasks-per-node=1 nvmecr check --target "trtype:TCP traddr:10.0.0.5 subnqn:nqn.2014-08.org.example:a ns:1"`,
@@ -43,7 +43,7 @@ The exit status is 1 if anything is missing.`,
 			if err := o.cfg.Resolve(); err != nil {
 				return cli.UsageError{Err: err}
 			}
-			return o.print(cmd.OutOrStdout(), o.look(cmd.Context()))
+			return o.print(cmd.OutOrStdout(), o.checkAll(cmd.Context()))
 		},
 	}
 	o.cfg.BindFlags(cmd.Flags(), "target", "timeout", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest", "driver")
@@ -51,14 +51,14 @@ The exit status is 1 if anything is missing.`,
 	return cmd
 }
 
-// What a finding says.
+// States of a finding.
 const (
 	findingOK      = "ok"
-	findingMissing = "missing" // no run can do without
-	findingPoor    = "poor"    // runs do, and lack something
+	findingMissing = "missing" // no run works
+	findingPoor    = "poor"    // runs work, but lack something
 )
 
-// A finding is what became of one check: of what, what there is, and what to do where that is not enough.
+// A finding is the result of a check, with a remedy if the state is not ok.
 type finding struct {
 	State  string `json:"state"`
 	What   string `json:"what"`
@@ -66,18 +66,18 @@ type finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-func finds(what, format string, args ...any) finding {
+func newFinding(what, format string, args ...any) finding {
 	return finding{State: findingOK, What: what, Found: fmt.Sprintf(format, args...)}
 }
 
-// lacks makes a finding that is not ok.
-func (f finding) lacks(state, remedy string) finding {
+// problem returns the finding with a state that is not ok, and a remedy.
+func (f finding) problem(state, remedy string) finding {
 	f.State, f.Remedy = state, remedy
 	return f
 }
 
-// look makes all checks.
-func (o *hostCheckOptions) look(ctx context.Context) []finding {
+// checkAll runs all checks.
+func (o *hostCheckOptions) checkAll(ctx context.Context) []finding {
 	all := []finding{checkLibrary(), checkRuntimes(), checkDescriptors(), checkAddresses(limitOf(unix.RLIMIT_AS)), checkFUSE(), checkState(), checkHostNQN(o.cfg)}
 	for _, id := range o.cfg.Targets {
 		all = append(all, checkTarget(ctx, o.cfg, id))
@@ -113,12 +113,12 @@ func (o *hostCheckOptions) print(w io.Writer, all []finding) error {
 func checkLibrary() finding {
 	path, err := preload.Library()
 	if err != nil {
-		return finds("library", "%v", err).lacks(findingMissing, "install nvmecr at one path on all hosts")
+		return newFinding("library", "%v", err).problem(findingMissing, "install nvmecr at one path on all hosts")
 	}
-	return finds("library", "%s", path)
+	return newFinding("library", "%s", path)
 }
 
-// checkRuntimes looks for what the library loads in a process, by the MPI that this has.
+// checkRuntimes looks for the runtimes that the preload library loads: one for each MPI implementation.
 func checkRuntimes() finding {
 	var have, lack []string
 	for _, mpi := range []string{"plain", "openmpi", "mpich"} {
@@ -128,17 +128,17 @@ func checkRuntimes() finding {
 		}
 		have = append(have, mpi)
 	}
-	f := finds("runtimes", "%s", strings.Join(have, ", "))
+	f := newFinding("runtimes", "%s", strings.Join(have, ", "))
 	switch {
 	case len(have) == 0 || have[0] != "plain":
-		return f.lacks(findingMissing, "libnvmecr-plain.so is not installed: install all of nvmecr")
+		return f.problem(findingMissing, "libnvmecr-plain.so is not installed: install all of nvmecr")
 	case len(lack) > 0:
-		return f.lacks(findingPoor, "not built for "+strings.Join(lack, ", ")+": programs of that MPI have no files; build where it is installed")
+		return f.problem(findingPoor, "not built for "+strings.Join(lack, ", ")+": programs of that MPI cannot use the mount; build where it is installed")
 	}
 	return f
 }
 
-// Limits below which a process cannot use the mount: see docs/programs.md.
+// Limits of a process. Below the first and the last it cannot use the mount: see docs/programs.md.
 const (
 	minDescriptors  = 32
 	goodDescriptors = 1024
@@ -147,14 +147,14 @@ const (
 
 func checkDescriptors() finding {
 	limit, err := limitOf(unix.RLIMIT_NOFILE)
-	f := finds("open files", "%d", limit)
+	f := newFinding("open files", "%d", limit)
 	switch {
 	case err != nil:
-		return finds("open files", "%v", err).lacks(findingMissing, "see ulimit -n")
+		return newFinding("open files", "%v", err).problem(findingMissing, "see ulimit -n")
 	case limit < minDescriptors:
-		return f.lacks(findingMissing, fmt.Sprintf("ulimit -n %d", goodDescriptors))
+		return f.problem(findingMissing, fmt.Sprintf("ulimit -n %d", goodDescriptors))
 	case limit < goodDescriptors:
-		return f.lacks(findingPoor, fmt.Sprintf("programs have half of that for themselves: ulimit -n %d", goodDescriptors))
+		return f.problem(findingPoor, fmt.Sprintf("only half of these descriptors are left to programs: ulimit -n %d", goodDescriptors))
 	}
 	return f
 }
@@ -162,13 +162,13 @@ func checkDescriptors() finding {
 func checkAddresses(limit uint64, err error) finding {
 	switch {
 	case err != nil:
-		return finds("addresses", "%v", err).lacks(findingMissing, "see ulimit -v")
+		return newFinding("addresses", "%v", err).problem(findingMissing, "see ulimit -v")
 	case limit == unix.RLIM_INFINITY:
-		return finds("addresses", "unlimited")
+		return newFinding("addresses", "unlimited")
 	case nvmf.Bytes(limit) < minAddresses:
-		return finds("addresses", "%s", nvmf.Bytes(limit)).lacks(findingMissing, "the first file of a process reserves 2 GiB: ulimit -v unlimited")
+		return newFinding("addresses", "%s", nvmf.Bytes(limit)).problem(findingMissing, "the first file of a process reserves 2 GiB: ulimit -v unlimited")
 	}
-	return finds("addresses", "%s", nvmf.Bytes(limit))
+	return newFinding("addresses", "%s", nvmf.Bytes(limit))
 }
 
 func limitOf(resource int) (uint64, error) {
@@ -178,21 +178,21 @@ func limitOf(resource int) (uint64, error) {
 }
 
 func checkFUSE() finding {
-	const without = "static programs, and those that are executed in the mount, have no files"
+	const without = "static programs, and programs that are stored in the mount, cannot use it"
 	switch {
 	case !hasFUSE():
-		return finds("FUSE", "/dev/fuse cannot be opened").lacks(findingPoor, without+": modprobe fuse")
+		return newFinding("FUSE", "/dev/fuse cannot be opened").problem(findingPoor, without+": modprobe fuse")
 	case !mayMount() && !hasFusermount():
-		return finds("FUSE", "this user cannot mount").lacks(findingPoor, without+": install fuse3")
+		return newFinding("FUSE", "this user cannot mount").problem(findingPoor, without+": install fuse3")
 	}
-	return finds("FUSE", "/dev/fuse")
+	return newFinding("FUSE", "/dev/fuse")
 }
 
-// checkState looks whether runs that start on this host can record what they use.
+// checkState checks that the state directory of runs can be written to.
 func checkState() finding {
 	dir, err := store.FindStateDir(config.Default().Name)
 	if err != nil {
-		return finds("state directory", "%v", err).lacks(findingMissing, "set HOME or XDG_STATE_HOME")
+		return newFinding("state directory", "%v", err).problem(findingMissing, "set HOME or XDG_STATE_HOME")
 	}
 	root := filepath.Dir(dir.Path)
 	at := root
@@ -200,19 +200,19 @@ func checkState() finding {
 		if _, err := os.Stat(at); !errors.Is(err, os.ErrNotExist) {
 			break
 		}
-		at = filepath.Dir(at) // it will be made in there
+		at = filepath.Dir(at) // the missing directories will be made here
 	}
 	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
-		return finds("state directory", "%s: %v", at, err).lacks(findingMissing, "where a run starts, its user needs a directory for records: set HOME or XDG_STATE_HOME")
+		return newFinding("state directory", "%s: %v", at, err).problem(findingMissing, "a run keeps its record in this directory: set HOME or XDG_STATE_HOME")
 	}
-	return finds("state directory", "%s", root)
+	return newFinding("state directory", "%s", root)
 }
 
-// checkHostNQN says by what name targets know this host.
+// checkHostNQN returns the host NQN by which targets identify this host.
 func checkHostNQN(cfg *config.Config) finding {
-	f := finds("host NQN", "%s", cfg.Host())
+	f := newFinding("host NQN", "%s", cfg.Host())
 	if _, err := os.Stat("/etc/nvme/hostnqn"); cfg.HostNQN == "" && err != nil {
-		return f.lacks(findingPoor, "made from the machine's and the user's id, since there is no /etc/nvme/hostnqn: targets that list hosts have to list each of these, or give all hosts --hostnqn")
+		return f.problem(findingPoor, "made from the machine's and the user's id, since there is no /etc/nvme/hostnqn: targets that list hosts have to list each of these, or give all hosts --hostnqn")
 	}
 	return f
 }
@@ -223,9 +223,9 @@ func checkTarget(ctx context.Context, cfg *config.Config, id nvmf.TransportID) f
 	identity, err := store.Identify(ctx, cfg, id)
 	switch {
 	case err != nil:
-		return finds(what, "%v", err).lacks(findingMissing, "see docs/troubleshooting.md")
+		return newFinding(what, "%v", err).problem(findingMissing, "see docs/troubleshooting.md")
 	case !identity.Reservations && !identity.Private:
-		return finds(what, "%s", size(identity.Capacity())).lacks(findingPoor, "it has no reservations: a process of a lost host may go on writing, and a restart is refused until --unfenced")
+		return newFinding(what, "%s", size(identity.Capacity())).problem(findingPoor, "it has no reservations: a process of a lost host may go on writing, and a restart is refused until --unfenced")
 	}
-	return finds(what, "%s, keeps writers of the past out", size(identity.Capacity()))
+	return newFinding(what, "%s, with reservations", size(identity.Capacity()))
 }

@@ -30,11 +30,11 @@ func TestCheckTarget(t *testing.T) {
 	}
 }
 
-// The exit status is that of what is missing, not of what is poor.
+// TestCheckStatus checks that the exit status depends on missing items, not on poor ones.
 func TestCheckStatus(t *testing.T) {
 	for state, fails := range map[string]bool{findingOK: false, findingPoor: false, findingMissing: true} {
 		var out bytes.Buffer
-		err := (&hostCheckOptions{}).print(&out, []finding{finds("a", "b\nc").lacks(state, "do this")})
+		err := (&hostCheckOptions{}).print(&out, []finding{newFinding("a", "b\nc").problem(state, "do this")})
 		assert.Equal(t, fails, err != nil, state)
 		assert.Equal(t, 1, strings.Count(out.String(), "\n"))
 	}

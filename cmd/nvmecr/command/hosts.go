@@ -17,19 +17,19 @@ import (
 	"nvmecr/internal/store"
 )
 
-// What a run must not be: the embedded target serves the processes of this host, and
-// one run has one `nvmecr run`. Both are found out from what launchers say in the
-// environment and are told on the command line, before anything is started.
+// Two kinds of runs are refused before anything is started: a run on the embedded target, which serves this host
+// only, with ranks on other hosts; and a run that the launcher starts once for each rank. Both follow from variables
+// and command lines of launchers.
 
-// hostOptions are what launchers are told on which hosts to start ranks. Values are
-// lists of hosts, files with a host in each line, or numbers of hosts.
+// hostOptions are the options of launchers that name the hosts of ranks. Their values are lists of hosts, files with
+// a host in each line, or numbers of hosts.
 var hostOptions = []struct {
 	launchers []string
 	lists     []string
 	files     []string
 	counts    []string
-	variables []string // with the path of such a file, which counts where no option names a host
-	short     bool     // a value may follow a letter without a space
+	variables []string // path of such a file, used if no option names a host
+	short     bool     // as in -N2
 }{
 	{
 		launchers: []string{"mpirun", "mpiexec", "orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"},
@@ -44,8 +44,8 @@ var hostOptions = []struct {
 // jobHosts are the variables in which batch systems name the file with the hosts of a job.
 var jobHosts = []string{"PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "COBALT_NODEFILE"}
 
-// checkCommand refuses commands that a run cannot be about, whatever its targets. Runs that say of which job they are (--job-id) may be
-// started by a launcher: together they are one.
+// checkCommand refuses commands that no run can start, whatever its targets. A launcher may start runs that are part
+// of one job (--job-id).
 func checkCommand(argv []string, getenv func(string) string, ofJob bool) error {
 	switch filepath.Base(argv[0]) {
 	case "sbatch":
@@ -69,7 +69,7 @@ func checkHosts(argv []string, getenv func(string) string, hostname string) erro
 		return cli.UsageError{Err: fmt.Errorf("%s is to start ranks on %s, and %s", argv[0], others[0], remedy)}
 	}
 	if named {
-		return nil // a part of the job's nodes: this host
+		return nil // the command names this host only
 	}
 	for _, variable := range []string{"SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"} {
 		if n, err := strconv.Atoi(getenv(variable)); err == nil {
@@ -80,15 +80,15 @@ func checkHosts(argv []string, getenv func(string) string, hostname string) erro
 		}
 	}
 	for _, variable := range jobHosts {
-		if _, others := elsewhere(hostsIn(getenv(variable)), hostname); len(others) > 0 {
+		if _, others := withoutThisHost(hostsIn(getenv(variable)), hostname); len(others) > 0 {
 			return cli.UsageError{Err: fmt.Errorf("the job has host %s, too (%s), and %s", others[0], variable, remedy)}
 		}
 	}
 	return nil
 }
 
-// otherHosts are the hosts that a launcher's command line or variables name and that are not this
-// one, as far as that can be read. named is whether any host is named, or their number.
+// otherHosts returns the hosts named by a launcher's command line or variables that are not this one. named reports
+// whether they name any host, or a number of hosts.
 func otherHosts(argv []string, getenv func(string) string, hostname string) (others []string, named bool) {
 	for _, l := range hostOptions {
 		if !slices.Contains(l.launchers, filepath.Base(argv[0])) {
@@ -108,20 +108,20 @@ func otherHosts(argv []string, getenv func(string) string, hostname string) (oth
 					others = append(others, fmt.Sprintf("%d hosts", n))
 				}
 			}
-			some, more := elsewhere(hosts, hostname)
+			some, more := withoutThisHost(hosts, hostname)
 			named, others = named || some, append(others, more...)
 		}
 		for _, variable := range l.variables {
 			if !named {
-				named, others = elsewhere(hostsIn(getenv(variable)), hostname)
+				named, others = withoutThisHost(hostsIn(getenv(variable)), hostname)
 			}
 		}
 	}
 	return others, named
 }
 
-// elsewhere returns which hosts of a launcher's list are others than this one. named is whether there is any in the list.
-func elsewhere(list []string, hostname string) (named bool, others []string) {
+// withoutThisHost returns the hosts of a list that are not this one. named reports whether the list has any host.
+func withoutThisHost(list []string, hostname string) (named bool, others []string) {
 	for _, host := range list {
 		host = strings.TrimSpace(host)
 		if _, err := netip.ParseAddr(host); err != nil {
@@ -135,16 +135,16 @@ func elsewhere(list []string, hostname string) (named bool, others []string) {
 	return named, others
 }
 
-// A launcherOption is an option of a launcher, and the word that may be its value.
+// A launcherOption is an option of a launcher, with the word that may be its value.
 type launcherOption struct{ name, value string }
 
-// launcherOptions are the options before the program, and behind each ":", where the next
-// program has options of its own. What follows a program is the program's: it may have a -f or
-// -H, too. With short, -N2 is -N 2.
+// launcherOptions returns the options before the program, and those behind each ":", which begins another program
+// with options of its own. What follows a program is not examined: programs may have options -f or -H themselves.
+// With short, -N2 is -N 2.
 //
-// Which options take a value is known of few. The word behind another one is its value,
-// unless a file or a command of that name exists: to take a value for the program is to
-// miss the hosts behind it, to take the program for a value is to refuse a run that is right.
+// Only of some options is it known whether they take a value. The word behind any other option counts as its value
+// unless a file or a command of that name exists. Mistaking a value for the program would miss the hosts behind it;
+// mistaking the program for a value would refuse a correct run.
 func launcherOptions(argv []string, short bool) []launcherOption {
 	var options []launcherOption
 	for i := 1; i < len(argv); i++ {
@@ -173,7 +173,7 @@ func launcherOptions(argv []string, short bool) []launcherOption {
 	return options
 }
 
-// valuesOf is how many words belong to an option that next follows.
+// valuesOf returns how many words behind an option are its values; next is the first of these words.
 func valuesOf(name, next string) int {
 	switch strings.TrimLeft(name, "-") {
 	case "mca", "gmca", "pmixmca", "prtemca", "env", "genv":
@@ -196,8 +196,7 @@ func valuesOf(name, next string) int {
 	return 1
 }
 
-// hostsIn reads a launcher's file of hosts. One that cannot be read is the launcher's
-// to complain of.
+// hostsIn reads a launcher's host file. If it cannot be read the launcher reports that.
 func hostsIn(path string) []string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -214,7 +213,7 @@ func hostsIn(path string) []string {
 	return hosts
 }
 
-// isThisHost reports whether a name is this host's, with or without its domain.
+// isThisHost reports whether a name or an address is that of this host. The domain is ignored.
 func isThisHost(host, hostname string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return ip.IsLoopback() || isOwnAddress(ip)
@@ -223,8 +222,8 @@ func isThisHost(host, hostname string) bool {
 	return short(host) == "localhost" || short(host) == short(hostname)
 }
 
-// isOwnAddress reports whether an interface of this host has an address. Where they
-// cannot be told, none has.
+// isOwnAddress reports whether a network interface of this host has the address. It returns false if the interfaces
+// cannot be listed.
 func isOwnAddress(ip netip.Addr) bool {
 	addrs, _ := net.InterfaceAddrs()
 	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
@@ -233,8 +232,8 @@ func isOwnAddress(ip netip.Addr) bool {
 	})
 }
 
-// checkRequeued refuses to begin a store anew for a job that Slurm has started again:
-// what it wrote before is on another host, or where another HOME says.
+// checkRequeued refuses to create a store for a job that Slurm has requeued: the checkpoints of its first start are
+// on another host, or in another state directory.
 func checkRequeued(name, path string, getenv func(string) string) error {
 	if n, err := strconv.Atoi(getenv("SLURM_RESTART_COUNT")); err != nil || n == 0 {
 		return nil

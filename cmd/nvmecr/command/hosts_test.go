@@ -93,7 +93,7 @@ func TestCheckHosts(t *testing.T) {
 		says string
 	}{
 		{"mpirun -n 4 ./app", "", ""},
-		// What follows the program is the program's.
+		// Options behind the program are for the program.
 		{"mpirun -n 4 ./app -f " + both, "", ""},
 		{"mpirun -n 4 gmx mdrun --host node2 -H 3", "", ""},
 		{"mpirun --oversubscribe " + program + " -f " + both, "", ""},
@@ -103,7 +103,7 @@ func TestCheckHosts(t *testing.T) {
 		{"srun -n4 ./app -N 100", "", ""},
 		{"torchrun --nproc-per-node=2 train.py --nnodes=4", "", ""},
 		{"mpirun --host " + own + " ./app", "", ""},
-		// But there may be several.
+		// There may be several programs.
 		{"mpirun -n 1 ./a -f " + both + " : -n 1 -H node2 ./b", "", "ranks on node2"},
 		{"mpirun --mca btl self,tcp -n 4 -H node2 ./app", "", "ranks on node2"},
 		{"mpirun --oversubscribe -x A -H node2 " + program, "", "ranks on node2"},
@@ -122,7 +122,7 @@ func TestCheckHosts(t *testing.T) {
 		{"mpirun --hostfile " + both + " ./app", "", "ranks on node2"},
 		{"mpiexec.hydra -f " + both + " ./app", "", "ranks on node2"},
 		{"mpirun -machinefile " + filepath.Join(dir, "none") + " ./app", "", ""},
-		{"mpirun -N 2 ./app", "", ""}, // of each host
+		{"mpirun -N 2 ./app", "", ""}, // on each host
 		{"srun -N 2 ./app", "", "ranks on 2 hosts"},
 		{"srun --nodes=2-4 ./app", "", "ranks on 2 hosts"},
 		{"srun --nodes 1 ./app", "", ""},

@@ -13,7 +13,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// prepareImage makes the backing file of the embedded target, and names it as the target until there is one.
+// prepareImage creates the backing file of the embedded target if necessary. Until the target runs, the file itself
+// is the target in the settings.
 func (o *runOptions) prepareImage(dir *store.StateDir, argv []string) error {
 	if o.cfg.Job != "" && !o.cfg.Given("job-id") {
 		return checkCommand(argv, os.Getenv, false)
@@ -49,7 +50,7 @@ func (o *runOptions) serveImage(dir *store.StateDir, lock *store.DirLock) (stop 
 	return func() { t.stop(o.stderr); remove() }, nil
 }
 
-// makeImage makes the embedded target's backing file, or takes its size.
+// makeImage creates the embedded target's backing file, or reads the size of the present one.
 func (o *runOptions) makeImage(dir *store.StateDir) error {
 	image := dir.Image()
 	if err := o.checkFresh(); err != nil {
@@ -74,8 +75,8 @@ func (o *runOptions) makeImage(dir *store.StateDir) error {
 	return nil
 }
 
-// newImage makes a backing file. It replaces an old one only when the new one is complete;
-// processes that read the old file keep it.
+// newImage creates a backing file under a temporary name and renames it when complete. Processes that have the old
+// file open keep it.
 func (o *runOptions) newImage(image string) error {
 	if o.cfg.Size == 0 {
 		var err error
@@ -88,7 +89,7 @@ func (o *runOptions) newImage(image string) error {
 	}
 	next := image + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // left by a run that was killed
+		return err // may be left by a run that was killed
 	}
 	if err := createImage(next, o.cfg.Size); err != nil {
 		return fmt.Errorf("--size %s: %w", o.cfg.Size, err)
@@ -96,14 +97,14 @@ func (o *runOptions) newImage(image string) error {
 	return os.Rename(next, image)
 }
 
-// The size of an image without --size lies between these. The file is sparse, but a store that is
-// written to again and again comes to occupy all of its size.
+// Limits for the size of an image without --size. The file is sparse, but a store that is rewritten again and again
+// comes to occupy its whole size.
 const (
 	minImage = 64 * nvmf.MiB
 	maxImage = nvmf.TiB
 )
 
-// spaceFor returns half of the space that the file system of dir has available.
+// spaceFor returns half of the free space of the file system of dir, within these limits.
 func spaceFor(dir string) (nvmf.Bytes, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

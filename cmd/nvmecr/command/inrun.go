@@ -8,8 +8,8 @@ import (
 	"nvmecr/posixshim"
 )
 
-// openInRun opens, for writing, the files that a process of the job has under the mount.
-func openInRun(cfg *config.Config, proc store.Proc, say func(format string, args ...any)) (*vfs.Mount, error) {
+// openMount opens the files under the mount for writing, as process proc of the job.
+func openMount(cfg *config.Config, proc store.Proc, say func(format string, args ...any)) (*vfs.Mount, error) {
 	opener := &processfs.Opener{Config: cfg, Proc: func() (store.Proc, error) { return proc, nil }, Logf: say}
 	opener.Process = posixshim.New(opener.Open, say)
 	opener.Process.Identify = store.Cred

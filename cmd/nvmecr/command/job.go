@@ -14,25 +14,24 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// A job is the process `nvmecr run` was asked to start: mostly a launcher,
-// with the ranks below it.
+// A job is the process that `nvmecr run` starts: mostly a launcher, with the ranks as descendants.
 type job struct {
 	cmd *exec.Cmd
-	// shared says that the job is in our process group, because we are in the
-	// foreground of a terminal: what is typed there reaches it without us.
-	// Otherwise it has a group of its own, and what we get goes to that.
+	// shared: the job is in the process group of this process, which is the foreground group of a terminal. The
+	// terminal sends its signals to both. Otherwise the job has a process group of its own, to which signals are
+	// forwarded.
 	shared bool
 }
 
-// forwarded are the signals that are meant for the job, not for us.
+// forwarded are the signals that are passed on to the job.
 var forwarded = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-// runJob starts argv with env and waits for it. It returns the status to end
-// with: the job's, or 128 and the number of the signal that ended it. Signals
-// are passed on; a second interrupt kills the job and all its descendants. The job is started in its surroundings.
+// runJob starts argv with env in the given surroundings and waits for its end. It returns the exit status: the job's,
+// or 128 plus the number of the signal that ended it. Signals are passed on; a second interrupt kills the job and all
+// its descendants.
 func runJob(argv, env []string, at surroundings) (int, error) {
 	path, err := findProgram(argv[0])
 	if err != nil {
@@ -69,7 +68,7 @@ func (j *job) pass(s syscall.Signal, interrupts int) {
 	case interrupts >= 2:
 		proc.KillTree(pid)
 	case !j.shared:
-		// The job may be ending just now: ESRCH is no news.
+		// ESRCH: the job has just ended.
 		_ = syscall.Kill(-pid, s)
 	case s != syscall.SIGINT && s != syscall.SIGQUIT:
 		_ = syscall.Kill(pid, s)
@@ -86,8 +85,7 @@ func exitStatus(state *os.ProcessState, err error) (int, error) {
 	return state.ExitCode(), nil
 }
 
-// foreground reports whether our process group is the one a terminal sends
-// its signals to.
+// foreground reports whether this process is in the foreground process group of its terminal.
 func foreground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -98,8 +96,7 @@ func foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// findProgram looks a program up as a shell does and refuses what a preloaded
-// library cannot reach.
+// findProgram searches PATH as a shell does, and refuses programs that no library can be preloaded into.
 func findProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -118,8 +115,8 @@ func findProgram(name string) (string, error) {
 	return path, checkDynamic(path)
 }
 
-// checkDynamic refuses ELF programs without an interpreter (the dynamic
-// linker). Anything that is not ELF is a script, whose interpreter decides.
+// checkDynamic refuses ELF programs without an interpreter (the dynamic linker), and those of another architecture. A
+// file that is not ELF is a script; what matters is its interpreter.
 func checkDynamic(path string) error {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -30,8 +30,8 @@ func TestJobStatus(t *testing.T) {
 	}
 }
 
-// startJob runs a shell script as a job of a process that is in no terminal's
-// foreground, and returns the script's standard output after its first line.
+// startJob runs a shell script as the job of a process that is not in the foreground of a terminal, and returns the script's standard
+// output after its first line.
 func startJob(t *testing.T, script string) (*exec.Cmd, *bufio.Reader) {
 	cmd := nvmecr("job", "sh", "-c", script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

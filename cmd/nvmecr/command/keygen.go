@@ -19,10 +19,10 @@ func newKeygen() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keygen [flags]",
 		Short: "Print a new key for authentication, or for TLS",
-		Long: `Prints a new random key by which a host or a target proves who it is, in the
-form that NVMe has for them (DHHC-1:...): for --dhchap-secret and
---dhchap-ctrl-secret, for the file of nvmecr target --dhchap-keys, for nvme-cli
-and for SPDK. With --tls it is one for TLS, for --tls-psk and SPDK's target
+		Long: `Prints a new random key with which a host or a target authenticates, in the
+format of the NVMe specification (DHHC-1:...): for --dhchap-secret and
+--dhchap-ctrl-secret, for the key file of nvmecr target --dhchap-keys, for nvme-cli
+and for SPDK. With --tls the key is for TLS: for --tls-psk and SPDK's target
 (NVMeTLSkey-1:...).`,
 		Example: `  (umask 077; nvmecr keygen > key)`,
 		Args:    cli.Args(cobra.NoArgs),
@@ -42,7 +42,7 @@ and for SPDK. With --tls it is one for TLS, for --tls-psk and SPDK's target
 			return err
 		},
 	}
-	cmd.Flags().IntVar(&bits, "hash", 256, "`BITS` of the SHA-2 by which each end makes the key its own, 256, 384 or 512, and of the key; 0 is none, and 256 [NVMECR_HASH]")
+	cmd.Flags().IntVar(&bits, "hash", 256, "`BITS` of the key, and of the SHA-2 hash that transforms it at each end: 256, 384 or 512; 0 is a key of 256 bits without that hash [NVMECR_HASH]")
 	cli.AddSwitch(cmd.Flags(), &tls, "tls", "", "a key for TLS [NVMECR_TLS]")
 	return cmd
 }

@@ -15,8 +15,8 @@ import (
 	"nvmecr/internal/cli"
 )
 
-// exitUnknown is the status where it cannot be told whether there is a
-// complete checkpoint: not to be taken for "there is none" (cli.Failure).
+// exitUnknown is the exit status if it cannot be determined whether there is a complete checkpoint. cli.Failure means
+// that there is none.
 const exitUnknown = 2
 
 type latestOptions struct {
@@ -30,21 +30,21 @@ func newLatest() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "latest [flags] [PATTERN]",
 		Short: "Print the newest complete checkpoint, to restart from",
-		Long: `Prints the step of the newest checkpoint that every rank holds complete, as it
-stands in the names of its files. PATTERN is the path of these files with {step}
+		Long: `Prints the step of the newest checkpoint that is complete on every rank, as it
+is spelled in the names of its files. PATTERN is the path of these files with {step}
 in the place of the number; * is any text within a name, ** any path. With
-{name} in that place the newest is the one that was written last. Without
-PATTERN the number is looked for in the names of all files; where several kinds
-of files have one, it asks for a PATTERN.
+{name} in place of {step} the newest is the one that was written last. Without
+PATTERN the names of all files are searched for such a number; where several kinds
+of files have one, a PATTERN is required.
 
-A checkpoint is complete when each rank has its files, closed: those that most of the
-other checkpoints have, but for the number. Every rank is expected to have some,
-unless one rank only ever writes any, or --writers says which ranks do. A file that
-several ranks have written together has to be closed by all of them.
+A checkpoint is complete when each rank has its files, and has closed them: those files that most of the
+other checkpoints have, apart from the number. Every rank is expected to have some,
+unless the files are all of one rank, or --writers names the ranks. A file that
+several ranks have written must have been closed by all of them.
 
-The exit status is 0 if there is one, 1 if there is none, and 2 if that cannot
-be told: a partition cannot be read, the same ranks have no files of several
-checkpoints, or the command line makes no sense. With
+The exit status is 0 if there is a complete checkpoint, 1 if there is none, and 2 if that cannot
+be determined: a partition cannot be read, the same ranks have no files of several
+checkpoints, or the command line is wrong. With
 --json, which prints all checkpoints, it is 0 if all could be read.`,
 		Example: `  nvmecr latest                              # 400
   step=$(nvmecr latest 'melt.{step}.*')      # of one kind of files
@@ -67,15 +67,14 @@ checkpoints, or the command line makes no sense. With
 	return cmd
 }
 
-// latest prints what there is. An error that is no cli.Status says why it
-// cannot be told.
+// latest prints the result. An error that is not a cli.Status means that the result is unknown.
 func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 	list, err := o.series(cmd, pattern)
 	if err != nil {
 		return err
 	}
 	if o.tree {
-		ofNoRank(list)
+		clearRanks(list)
 	}
 	if o.json {
 		return errors.Join(printJSON(cmd.OutOrStdout(), newSeries(list)), o.end())
@@ -123,7 +122,7 @@ func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern str
 	return err
 }
 
-// none tells that no checkpoint is complete.
+// none reports that no checkpoint is complete.
 func (o *latestOptions) none(pattern, why string) error {
 	matching := "matches " + pattern
 	if pattern == "" {
@@ -133,15 +132,15 @@ func (o *latestOptions) none(pattern, why string) error {
 	return cli.Status(cli.Failure)
 }
 
-// maxMissing is how many files a message names; JSON has all.
+// maxMissing is the maximum number of files that a message names. JSON has all.
 const maxMissing = 3
 
-// incomplete says what a checkpoint lacks.
+// incomplete is a message about what a checkpoint lacks.
 func incomplete(s *checkpoint.Set) string {
 	return fmt.Sprintf("%s is incomplete: %s", s.Name, missing(s))
 }
 
-// missing lists what a checkpoint lacks.
+// missing lists the files that a checkpoint lacks.
 func missing(s *checkpoint.Set) string {
 	var list []string
 	for _, p := range s.Missing[:min(len(s.Missing), maxMissing)] {
@@ -153,7 +152,7 @@ func missing(s *checkpoint.Set) string {
 	return strings.Join(list, ", ")
 }
 
-// A latestSeries is the JSON of checkpoints that one pattern finds.
+// A latestSeries is the JSON of the checkpoints that match one pattern.
 type latestSeries struct {
 	Pattern string      `json:"pattern"`
 	Latest  string      `json:"latest,omitempty"` // the name of the newest complete set
@@ -171,13 +170,12 @@ type latestSet struct {
 	Files    []latestFile `json:"files"`
 }
 
-// A latestPart is a file that is missing. Without a rank it may be of any,
-// without a path all that the rank should have.
+// A latestPart is a missing file. Without a rank it may be of any rank; without a path it is all files of the rank.
 type latestPart struct {
 	Rank *int   `json:"rank,omitempty"`
 	Path string `json:"path,omitempty"`
-	Open bool   `json:"open,omitempty"` // it is there, and was not closed
-	Lost bool   `json:"lost,omitempty"` // it is there, without all of its bytes
+	Open bool   `json:"open,omitempty"` // it exists, but was not closed
+	Lost bool   `json:"lost,omitempty"` // it exists, but bytes of it are lost
 }
 
 type latestFile struct {

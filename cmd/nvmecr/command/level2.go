@@ -16,30 +16,30 @@ import (
 	"nvmecr/internal/config"
 )
 
-// A levelReader is what the commands have in common that look at all levels.
+// A levelReader is the common part of commands that read checkpoints of all levels.
 type levelReader struct {
 	setReader
-	level    drain.Archive // nil if there is no second one
-	copies   *copyAreas    // nil if there are none
-	passOver bool          // that a set of the second level is damaged is no failure
+	level       drain.Archive // the second level; nil if there is none
+	copies      *copyAreas    // nil if the store has no copies
+	skipDamaged bool          // a damaged set of the second level does not fail the command
 }
 
-// allLevels returns the checkpoints of a pattern on all levels. A store that was never written, or that is not there
-// any more, has none.
+// allLevels returns the checkpoints of a pattern on all levels. A store that was never written, or no longer exists,
+// has none.
 func (o *levelReader) allLevels(cmd *cobra.Command, pattern string) ([]drain.Series, error) {
 	list, err := o.series(cmd, pattern)
-	if err != nil && (o.anyLevelNeeded() != nil || errors.Is(err, checkpoint.ErrPattern) || errors.As(err, new(cli.UsageError))) {
+	if err != nil && (o.requireAnyLevel() != nil || errors.Is(err, checkpoint.ErrPattern) || errors.As(err, new(cli.UsageError))) {
 		return nil, err
 	}
-	if err != nil { // what was copied is there nevertheless
+	if err != nil { // the copies may be readable
 		o.fail(err)
 	}
-	drained, err := o.drained()
-	return drain.Merge(list, o.files, o.copied(cmd.Context()), drained, o.patternInside(pattern)), err
+	drained, err := o.drainedSets()
+	return drain.Merge(list, o.files, o.copiedSets(cmd.Context()), drained, o.patternInside(pattern)), err
 }
 
-// drained returns the sets of the second level. Damaged ones are told of.
-func (o *levelReader) drained() (sets []drain.Set, err error) {
+// drainedSets returns the sets of the second level, and reports damaged ones.
+func (o *levelReader) drainedSets() (sets []drain.Set, err error) {
 	if o.cfg.Level2 == "" {
 		return nil, nil
 	}
@@ -48,7 +48,7 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 	}
 	sets, err = o.level.Sets()
 	switch damaged := (drain.DamagedSets)(nil); {
-	case o.passOver && errors.As(err, &damaged):
+	case o.skipDamaged && errors.As(err, &damaged):
 		for _, d := range damaged {
 			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(d.Dir), d.Err)
 		}
@@ -58,7 +58,7 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 	return sets, nil
 }
 
-// wholeDrained is drained without a word about damaged sets.
+// wholeDrained is drainedSets without the errors about damaged sets.
 func (o *levelReader) wholeDrained() (sets []drain.Set, err error) {
 	if o.cfg.Level2 == "" {
 		return nil, nil
@@ -83,14 +83,14 @@ func openLevel2(cfg *config.Config) (drain.Archive, error) {
 
 func (o *levelReader) close() {
 	if o.copies != nil {
-		_ = o.copies.close() // they were only read
+		_ = o.copies.close() // only read
 	}
 	if o.level != nil {
-		_ = o.level.Close() // nothing is written by it
+		_ = o.level.Close() // only read
 	}
 }
 
-// choose returns the series that is meant: with a pattern there is one at most.
+// choose returns the series to use. Without a pattern there must be one at most.
 func choose(list []drain.Series, command string) (*drain.Series, error) {
 	plain := make([]checkpoint.Series, len(list))
 	for i, s := range list {
@@ -114,21 +114,21 @@ func choose(list []drain.Series, command string) (*drain.Series, error) {
 	return nil, checkpoint.ErrNone
 }
 
-// levelNeeded refuses a command that has nothing to do without a second level.
-func (o *levelReader) levelNeeded() error {
+// requireLevel2 returns a usage error if there is no second level.
+func (o *levelReader) requireLevel2() error {
 	if o.cfg.Level2 == "" {
 		return cli.UsageError{Err: fmt.Errorf("no second level: name its directory, or s3://BUCKET/PREFIX, with --level2, or run the job with it")}
 	}
 	return nil
 }
 
-// checkIncremental refuses --incremental where it would save nothing.
+// checkIncremental refuses --incremental where copies cannot share data.
 func checkIncremental(cfg *config.Config, level drain.Archive) error {
 	if !cfg.Incremental {
 		return nil
 	}
 	if cfg.Compress != "" {
-		return errors.New("--incremental: compressed files have nothing in common; leave --compress or --incremental out")
+		return errors.New("--incremental: compressed files share no data; leave --compress or --incremental out")
 	}
 	if err := level.CanShare(); err != nil {
 		return fmt.Errorf("--incremental: %w; leave it out, or use another second level", err)
@@ -136,7 +136,7 @@ func checkIncremental(cfg *config.Config, level drain.Archive) error {
 	return nil
 }
 
-// newDrained returns what a checkpoint of the store is on the second level.
+// newDrained describes a checkpoint of the store as a set for another level.
 func (o *levelReader) newDrained(src *storeSource, pattern string, c *drain.Checkpoint) (*drain.Set, error) {
 	s := &drain.Set{Store: o.cfg.Name, Pattern: pattern, Name: c.Name, Ranks: cmp.Or(o.size, 1), Tree: o.tree, Ended: c.Ended()}
 	for _, f := range c.Files {

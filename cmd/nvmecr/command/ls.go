@@ -28,11 +28,11 @@ func newLs() *cobra.Command {
 	o := &lsOptions{}
 	cmd := &cobra.Command{
 		Use:   "ls [flags] [PATH]",
-		Short: "List what the ranks hold",
+		Short: "List the files of the ranks",
 		Long: `Lists a directory (default: the root) of every rank's partition, or of one
-rank's, as it is on the namespace: also while the job runs and after it died.
+rank's, also while the job runs and after it died.
 A file is complete when its last writer closed it and nothing has changed it
-since; a checkpoint that the job died in is not.`,
+since; a file that was open when the job died is not.`,
 		Example: `  nvmecr ls
   nvmecr ls --name melt --rank 0 /restart
   nvmecr ls -R --json`,
@@ -43,7 +43,7 @@ since; a checkpoint that the job died in is not.`,
 			}
 			name := "/"
 			if len(args) == 1 {
-				name = o.inside(args[0])
+				name = o.pathInStore(args[0])
 			}
 			entries, err := o.list(cmd.Context(), name)
 			if err != nil {
@@ -99,7 +99,7 @@ func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 			return nil
 		})
 		if errors.Is(err, syscall.ENOENT) {
-			return nil // another rank has it, or it went away while we looked
+			return nil // other ranks may have it, or it was removed meanwhile
 		}
 		found = true
 		return o.explain(err, rank, name)
@@ -110,9 +110,8 @@ func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 	return entries, nil
 }
 
-// walk calls visit for name if it is a file, or else for what is in it; with
-// deep set also for what is in the directories below, each directory before
-// what it holds.
+// walk calls visit for name if it is a file, otherwise for the entries of the directory name. With deep it also
+// visits the directories below, each before its entries.
 func walk(f vfs.FS, name string, deep bool, visit func(name string, a microfs.Attr) error) error {
 	a, err := f.Stat(microfs.RootIno, name, false)
 	if err != nil {
@@ -170,7 +169,7 @@ func (o *lsOptions) print(w io.Writer, entries []entry) error {
 	return t.Flush()
 }
 
-// fileMode turns a st_mode into Go's.
+// fileMode converts an st_mode to an fs.FileMode.
 func fileMode(mode uint32) fs.FileMode {
 	m := fs.FileMode(mode & 0o777)
 	switch mode & syscall.S_IFMT {

@@ -8,8 +8,7 @@ import (
 	"nvmecr/internal/cli"
 )
 
-// asNvmecr makes the test binary act as nvmecr, so that tests can start it as
-// a process of its own, and it itself.
+// asNvmecr makes the test binary act as nvmecr, so that tests, and the command itself, can start it as a process.
 const asNvmecr = "COMMAND_TEST_AS_NVMECR"
 
 func TestMain(m *testing.M) {

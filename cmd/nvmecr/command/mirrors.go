@@ -8,24 +8,24 @@ import (
 	"nvmecr/internal/store"
 )
 
-// sayMirrors says of a mirrored store whether all of it is on two targets.
-func (o *levelReader) sayMirrors(ctx context.Context) {
+// reportMirrors reports whether all data of a mirrored store is on two targets.
+func (o *levelReader) reportMirrors(ctx context.Context) {
 	if !o.cfg.CopiesSync {
 		return
 	}
 	lost, since, err := store.DegradedMirrors(ctx, o.cfg)
 	switch {
 	case err != nil:
-		o.say(err)
+		o.warn(err)
 	case len(lost) > 0:
-		o.say(fmt.Errorf("not mirrored: the store goes on without target %s%s, until the next run finds it, or another one in its place", joinTargets(lost), sinceText(since)))
+		o.warn(fmt.Errorf("not mirrored: the store goes on without target %s%s, until the next run finds that target, or another one in its place", joinTargets(lost), sinceText(since)))
 	default:
-		o.say(fmt.Errorf("mirrored: all of the store is on two targets"))
+		o.warn(fmt.Errorf("mirrored: all of the store is on two targets"))
 	}
 }
 
-// sayDegraded says at the end of a run what it went on without.
-func (o *runOptions) sayDegraded() {
+// reportDegraded reports at the end of a run which mirrored targets it had to work without.
+func (o *runOptions) reportDegraded() {
 	if o.lease == nil {
 		return
 	}
@@ -35,7 +35,7 @@ func (o *runOptions) sayDegraded() {
 	}
 }
 
-// sinceText says since when something is so; zero is not known.
+// sinceText formats the start of a state; "" if unknown.
 func sinceText(t time.Time) string {
 	if t.IsZero() {
 		return ""

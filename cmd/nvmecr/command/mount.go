@@ -11,8 +11,8 @@ import (
 	"nvmecr/internal/store"
 )
 
-// checkMounts refuses a mount that would hide what the job cannot do without:
-// under it processes see their partition, or those of all, and nothing else.
+// checkMounts refuses a mount point that would hide files the job needs: processes see only the files of the store
+// below it.
 func (o *runOptions) checkMounts(program, library string) error {
 	all := o.cfg.MountAll
 	if all == "" {
@@ -42,7 +42,7 @@ func (o *runOptions) checkMount(flag, mount, program, library string) error {
 	}
 	cwd, err := os.Getwd()
 	if err != nil {
-		cwd = "/" // removed: nothing can hide it
+		cwd = "/" // the working directory was removed
 	}
 	for _, p := range []struct{ what, path string }{
 		{"the working directory", cwd},

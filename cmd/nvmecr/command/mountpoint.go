@@ -12,31 +12,31 @@ import (
 	"nvmecr/internal/config"
 )
 
-// surroundings are what a job finds that no other process does.
+// surroundings are what the job's process tree has that other processes on the host have not.
 type surroundings struct {
-	// tree is mounted at dir, if not "": the directory of --mount where that exists. What the preloaded library is not in finds the files
-	// of the job there: they are mounted at it in a mount namespace of the job's own, so that no other process sees
-	// them there, and nothing has to be unmounted. That takes root, or a user namespace.
+	// tree is bind-mounted at dir, the directory of --mount if that exists; "" mounts nothing. Programs without the
+	// preloaded library find the files of the job there. The mount is made in a mount namespace of the job: other
+	// processes do not see it, and nothing has to be unmounted. It takes root, or a user namespace.
 	tree, dir string
-	// unprivileged says that the job has none of our capabilities: those in a user namespace.
+	// unprivileged: this process has capabilities in a user namespace, which the job does not get.
 	unprivileged bool
 }
 
-// mountAt has the job find what has been exported at the mount, where that can be.
+// mountAt has the exported view mounted at the mount point of the job, where that is possible.
 func mountAt(job *surroundings, cfg *config.Config) {
 	if info, err := os.Stat(cfg.Mount); cfg.Export != "" && mayMount() && err == nil && info.IsDir() {
 		job.tree, job.dir = filepath.Join(cfg.Export, "job"), cfg.Mount
 	}
 }
 
-// start starts a process there.
+// start starts a process in the surroundings.
 func (m surroundings) start(cmd *exec.Cmd) error {
 	if m == (surroundings{}) {
 		return cmd.Start()
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and the thread ends with the goroutine: no other one gets its namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its namespace is not used again
 		err := m.enter()
 		if err == nil {
 			err = cmd.Start()
@@ -46,7 +46,8 @@ func (m surroundings) start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// enter puts the thread there. Mounts that the host makes later reach the job, none of the job's the host.
+// enter changes the namespace and the capabilities of the calling thread. Mounts that are made on the host later
+// propagate to the job, mounts of the job do not propagate to the host.
 func (m surroundings) enter() error {
 	err := m.mount()
 	if err == nil && m.unprivileged {

@@ -13,27 +13,29 @@ import (
 	"nvmecr/internal/store"
 )
 
-// A user whom neither root nor fusermount3 lets mount can do so in a user namespace. The mount is in the namespace alone, so the
-// whole run has to be in it: the command executes itself there, before it has anything open. What a job loses by that are set-user-ID
-// programs, and the names of other users' files (nobody). So it is for runs that would have no view otherwise,
-// and for those of one host: ssh, by which launchers reach others, refuses configuration files that are nobody's.
+// A user without root and fusermount3 can mount in a user namespace. The mount is visible in that namespace only, so
+// the whole run has to be in it: the command executes itself there before it opens anything. In a user namespace
+// set-user-ID programs fail, and the owners of other users' files appear as nobody. ssh, by which launchers reach
+// other hosts, then refuses its configuration files. So a namespace is used only for runs on one host that would have
+// no view otherwise.
 
-// unshare is util-linux's command line. The namespace has the user by the same number, who has all capabilities in it, and keeps
-// them when a program is executed.
+// unshare is the command line of util-linux's unshare(1). In the namespace the user has the same number and all
+// capabilities, and keeps these when a program is executed.
 var unshare = []string{"unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "--propagation", "slave", "--"}
 
-// namespaceVariable says to the command that it has executed itself.
+// namespaceVariable marks a command that has executed itself in a namespace.
 const namespaceVariable = "NVMECR_NAMESPACE"
 
-// inNamespace says that this is the command in the namespace. The job is not told.
+// inNamespace reports whether this is the command in the namespace. It removes the variable, so that the job does not
+// inherit it.
 func inNamespace() bool {
 	_, in := os.LookupEnv(namespaceVariable)
-	_ = os.Unsetenv(namespaceVariable) // which cannot fail for a name like this
+	_ = os.Unsetenv(namespaceVariable) // fails only for invalid names
 	return in
 }
 
-// enterNamespace executes this command in a namespace where the run has no view otherwise. It returns where that is not so, or
-// there can be none. dir is not used after it has executed.
+// enterNamespace executes this command again in a user namespace if the run would have no view otherwise. It returns
+// nil if no namespace is needed, or none can be created. When it executes, dir is removed if this command created it.
 func (o *runOptions) enterNamespace(dir *store.StateDir) error {
 	if o.namespace = inNamespace(); o.namespace {
 		return nil
@@ -49,42 +51,42 @@ func (o *runOptions) enterNamespace(dir *store.StateDir) error {
 	}
 	path, err := exec.LookPath(unshare[0])
 	if err != nil || exec.Command(path, append(unshare[1:len(unshare):len(unshare)], "true")...).Run() != nil {
-		return nil // without a view, then: --log=info says so
+		return nil // the run has no view, which --log=info reports
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	if dir.Made {
-		if err := dir.Remove(); err != nil { // it makes it once more
+		if err := dir.Remove(); err != nil { // the executed command creates it again
 			return err
 		}
 	}
 	if !noNewPrivileges() {
-		sayNamespace(o.stderr)
+		reportNamespace(o.stderr)
 	}
 	argv := append(append(unshare[:len(unshare):len(unshare)], self), os.Args[1:]...)
 	return fmt.Errorf("executing %s: %w", path, unix.Exec(path, argv, append(os.Environ(), namespaceVariable+"=1")))
 }
 
-func sayNamespace(stderr io.Writer) {
+func reportNamespace(stderr io.Writer) {
 	fmt.Fprintln(stderr, "nvmecr: no fusermount3 here: the job is in a user namespace, where set-user-ID programs (sudo) fail, and perhaps ssh; --fuse=off does without")
 }
 
-// mayMount says that this process may mount, in its own namespace.
+// mayMount reports whether this process may mount file systems in its namespace.
 func mayMount() bool {
 	_, data, err := capabilities()
 	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// capabilities returns those of the calling thread.
+// capabilities returns the capabilities of the calling thread.
 func capabilities() (*unix.CapUserHeader, *[2]unix.CapUserData, error) {
 	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 	err := unix.Capget(&header, &data[0])
 	return &header, &data, err
 }
 
-// hasFusermount says that there is a program by which users mount, and that it may have root's rights.
+// hasFusermount reports whether a set-user-ID program can mount FUSE file systems for this user.
 func hasFusermount() bool {
 	for _, name := range []string{"fusermount3", "/bin/fusermount3", "fusermount", "/bin/fusermount"} {
 		if _, err := exec.LookPath(name); err == nil {
@@ -108,12 +110,12 @@ func hasFUSE() bool {
 	return true
 }
 
-// dropCapabilities takes from what the calling thread starts the capabilities that the namespace has given this process: to
-// them a file that its user may not write to would be open.
+// dropCapabilities removes the capabilities of the namespace from the processes that the calling thread starts. With
+// them the job could write to files regardless of their permissions.
 func dropCapabilities() error {
 	header, data, err := capabilities()
 	if err == nil {
-		data[0].Inheritable, data[1].Inheritable = 0, 0 // nor are they ambient then
+		data[0].Inheritable, data[1].Inheritable = 0, 0 // this clears the ambient set, too
 		err = unix.Capset(header, &data[0])
 	}
 	if err != nil {

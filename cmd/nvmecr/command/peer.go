@@ -17,11 +17,12 @@ import (
 	"nvmecr/internal/config"
 )
 
-// peerEnd is how long `nvmecr drain --peer` may take to end before it is killed, which loses nothing.
+// peerEnd is how long `nvmecr drain --peer` may take to end. Then it is killed, which loses nothing.
 const peerEnd = 5 * time.Second
 
-// startPeer starts `nvmecr drain --peer` on a host without the run's drainer, if the second level is a directory. The peer ends with this
-// process, or by end. Its messages are dropped: the drainer copies what a peer could not copy, and reports errors.
+// startPeer starts `nvmecr drain --peer` on a host without the run's drainer, if the second level is a directory. The
+// peer ends with this process, or by end. Its messages are discarded: the drainer copies what a peer failed to copy,
+// and reports errors.
 func startPeer(cfg *config.Config) (end func()) {
 	none := func() {}
 	self, err := os.Executable()
@@ -39,16 +40,16 @@ func startPeer(cfg *config.Config) (end func()) {
 		_ = lifeline.Close()
 		kill := time.AfterFunc(peerEnd, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
-		_ = cmd.Wait() // however it has ended
+		_ = cmd.Wait() // the exit status does not matter
 	})
 }
 
-// joinRun copies a share of each checkpoint that the drainer of the run copies, until standard input ends.
-func (o *drainOptions) joinRun(cmd *cobra.Command) error {
+// copyAsPeer copies a share of each checkpoint that the drainer of the run copies, until standard input ends.
+func (o *drainOptions) copyAsPeer(cmd *cobra.Command) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return cli.UsageError{Err: err}
 	}
-	if err := o.levelNeeded(); err != nil {
+	if err := o.requireLevel2(); err != nil {
 		return err
 	}
 	level, err := drain.Open(o.cfg.Level2, o.cfg.Name)
@@ -69,7 +70,7 @@ func (o *drainOptions) joinRun(cmd *cobra.Command) error {
 		cfg := *o.cfg
 		look.cfg = &cfg
 		if background {
-			look.behind = drain.StepBack
+			look.lowerPriority = drain.LowerPriority
 		}
 		if err := look.open(cmd); err != nil {
 			return nil, err
@@ -81,10 +82,10 @@ func (o *drainOptions) joinRun(cmd *cobra.Command) error {
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		o.say(err)
+		o.warn(err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(minLook): // what is wrong now may be right then
+		case <-time.After(minRound): // try again: the cause may be temporary
 		}
 	}
 }

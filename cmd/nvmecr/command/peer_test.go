@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPeerSaysErrors: a process that shares a drain says what it cannot do, goes on, and ends without an error when its standard input ends.
+// TestPeerSaysErrors checks that a peer reports its errors, continues, and ends without an error when its standard input ends.
 func TestPeerSaysErrors(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "melt"), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "melt", ".peers"), nil, 0o600)) // where a directory has to be
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "melt", ".peers"), nil, 0o600)) // a file in place of the directory
 	stdin, lifeline := io.Pipe()
 	stderr, said := io.Pipe()
 	root := newRoot()
@@ -27,7 +27,7 @@ func TestPeerSaysErrors(t *testing.T) {
 	line, err := bufio.NewReader(stderr).ReadString('\n')
 	require.NoError(t, err)
 	assert.Contains(t, line, "not a directory")
-	go func() { _, _ = io.Copy(io.Discard, stderr) }() // it may say it again
+	go func() { _, _ = io.Copy(io.Discard, stderr) }() // it may repeat the message
 	require.NoError(t, lifeline.Close())
 	require.NoError(t, <-ended)
 }

@@ -22,9 +22,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Where sites have their files.
+// Default paths of a site's files.
 var (
-	topologyFiles = []string{"/etc/slurm/topology.yaml", "/etc/slurm/topology.conf"} // Slurm looks in this order
+	topologyFiles = []string{"/etc/slurm/topology.yaml", "/etc/slurm/topology.conf"} // in the order in which Slurm looks
 	inventoryFile = "/etc/nvmecr/site.yaml"
 )
 
@@ -43,11 +43,11 @@ func newPlan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [flags]",
 		Short: "Choose the storage targets of a job, outside of its failure domains",
-		Long: `Chooses targets of the site's inventory for a job on NODES, by the network's topology, and
-prints the options with which nvmecr run uses them. A rank and its data are kept where no
-switch, and nothing else that the inventory names, is common to both; of the targets that are left the
-nearest are taken, with equal loads. Where a job leaves no such targets, the plan keeps as much of that
-as it can, and says what it does not; with --strict there is no plan then.
+		Long: `Chooses targets of the site's inventory for a job on NODES, by the topology of the network, and
+prints the options with which nvmecr run uses them. A rank and its data are placed where no
+switch, and no other failure domain of the inventory, is common to both; of these targets the
+nearest are used, with equal loads. If there are no such targets, the plan satisfies as many of these rules
+as possible, and warns about the others; with --strict there is no plan then.
 
 The same input gives the same plan. The exit status is 1 where there is none.`,
 		Example: `  nvmecr plan --nodes 'cn[1-4]' --ranks 112 --devices 2 --explain
@@ -67,8 +67,8 @@ The same input gives the same plan. The exit status is 1 where there is none.`,
 	f.StringVar(&o.capacity, "rank-capacity", "", "`SIZE` that a rank needs, such as 10GB: targets without space for their ranks are left out [NVMECR_RANK_CAPACITY]")
 	f.StringVar(&o.topology, "topology", "", "`FILE` with the topology, Slurm's topology.conf or topology.yaml; without one that of /etc/slurm [NVMECR_TOPOLOGY]")
 	f.StringVar(&o.inventory, "inventory", inventoryFile, "`FILE` with the site's targets [NVMECR_INVENTORY]")
-	cli.AddSwitch(f, &o.strict, "strict", "", "no plan rather than one by which a failure domain has ranks and data of the job [NVMECR_STRICT]")
-	cli.AddSwitch(f, &o.explain, "explain", "", "print who writes where, and what each failure takes [NVMECR_EXPLAIN]")
+	cli.AddSwitch(f, &o.strict, "strict", "", "fail if every plan has a failure domain with ranks and their data [NVMECR_STRICT]")
+	cli.AddSwitch(f, &o.explain, "explain", "", "print the targets of each node, and what each failure loses [NVMECR_EXPLAIN]")
 	cli.AddSwitch(f, &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	f.StringVar(&o.svg, "svg", "", "`FILE` to draw the plan into [NVMECR_SVG]")
 	return cmd
@@ -111,7 +111,7 @@ func (o *planOptions) run(stdout, stderr io.Writer, getenv func(string) string) 
 	return printRun(stdout, plan)
 }
 
-// printRun prints the options of nvmecr run, one on a line.
+// printRun prints the options of nvmecr run, one per line.
 func printRun(w io.Writer, plan *placement.Plan) error {
 	for _, t := range plan.Targets {
 		if t.Target.Target == "" {
@@ -161,8 +161,8 @@ func (o *planOptions) job(getenv func(string) string) (job placement.Job, err er
 	return job, err
 }
 
-// spread gives the nodes their ranks: by a list, as in SLURM_TASKS_PER_NODE, or in equal parts, the first nodes one more. Nodes without
-// ranks are left out.
+// spread assigns numbers of ranks to the nodes: from a list as in SLURM_TASKS_PER_NODE, or in equal parts with one
+// more on the first nodes. Nodes without ranks are left out.
 func spread(nodes []string, ranks int, perNode string) (hosts []placement.Host, err error) {
 	counts := make([]int, 0, len(nodes))
 	switch {
@@ -185,7 +185,7 @@ func spread(nodes []string, ranks int, perNode string) (hosts []placement.Host, 
 	return hosts, nil
 }
 
-// tasksPerNode reads a list such as 28(x3),14. One number alone is for all nodes.
+// tasksPerNode parses a list such as 28(x3),14. A single number applies to all nodes.
 func tasksPerNode(list string, nodes int) (counts []int, err error) {
 	for _, part := range strings.Split(list, ",") {
 		text, times := part, 1
@@ -221,7 +221,7 @@ func bytesOf(option, text string) (nvmf.Bytes, error) {
 	return nvmf.Bytes(n), nil
 }
 
-// network reads the topology. Where there is no file, a process of a job knows its own node.
+// network reads the topology. If there is no file, Slurm's variables give the address of this node.
 func (o *planOptions) network(getenv func(string) string) (*topology.Topology, error) {
 	if o.topology != "" {
 		return topology.Load(o.topology)
@@ -242,7 +242,7 @@ func (o *planOptions) network(getenv func(string) string) (*topology.Topology, e
 // plannedJSON is a plan as JSON.
 type plannedJSON struct {
 	Kind     string              `json:"kind"`
-	Domains  []string            `json:"domains"` // that hold
+	Domains  []string            `json:"domains"` // that the plan respects
 	Ranks    int                 `json:"ranks"`
 	Hops     int                 `json:"switches"` // the sum over all ranks
 	Targets  []plannedTarget     `json:"targets"`
@@ -260,7 +260,7 @@ type plannedTarget struct {
 
 type plannedHost struct {
 	Name   string         `json:"name"`
-	Shares []plannedShare `json:"shares"` // of its ranks, in order
+	Shares []plannedShare `json:"shares"` // of the host's ranks, in their order
 }
 
 type plannedShare struct {

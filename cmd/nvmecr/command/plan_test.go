@@ -68,7 +68,7 @@ func TestPlanExplained(t *testing.T) {
 	assert.Contains(t, stdout, "8 ranks on 8 nodes, 2 targets, spread: no rank shares its switch or node with its own target")
 	assert.Regexp(t, `(?m)^0-3 +cn\[1-4\] +st2a +3$`, stdout)
 	assert.Regexp(t, `(?m)^switch rack2 +4 +4 +0$`, stdout)
-	assert.Contains(t, stderr, "one failure may end ranks and take the data of others")
+	assert.Contains(t, stderr, "one failure may end ranks and lose the data of others")
 	assert.True(t, strings.HasSuffix(stdout, "--mapping \"cn[1-4]=0;cn[5-8]=1\"\n"))
 }
 

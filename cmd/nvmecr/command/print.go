@@ -16,12 +16,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// lineLogger returns a function that tells something on w, in a line. Any goroutine may call it.
+// lineLogger returns a function that prints a message on w, in one line. Any goroutine may call it.
 func lineLogger(w io.Writer) func(format string, args ...any) {
 	return func(format string, args ...any) { fmt.Fprintln(w, cli.OneLine(fmt.Errorf(format, args...))) }
 }
 
-// count says so many of what: "1 rank", "2 ranks".
+// count formats a number with its noun: "1 rank", "2 ranks".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -29,7 +29,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// countOf is count for words with a plural of their own.
+// countOf is count for nouns with an irregular plural.
 func countOf(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -37,11 +37,10 @@ func countOf(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(n nvmf.Bytes) string { return humanize.IBytes(uint64(n)) }
 
-// printable is a file's name for the terminal: quoted if it has anything that
-// would not stand there as itself.
+// printable returns a file name for the terminal. A name with characters that are not printable is quoted.
 func printable(name string) string {
 	strange := func(c rune) bool { return !unicode.IsPrint(c) }
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, strange) {
@@ -50,7 +49,7 @@ func printable(name string) string {
 	return name
 }
 
-// modeText is a mode as ls -l has it.
+// modeText formats a mode like ls -l.
 func modeText(m fs.FileMode) string {
 	if m&fs.ModeSymlink != 0 {
 		return "l" + m.Perm().String()[1:]
@@ -58,8 +57,7 @@ func modeText(m fs.FileMode) string {
 	return m.String()
 }
 
-// completeness says whether a file is complete; "-" where there is no such
-// question.
+// completeness returns whether a file is complete; "-" if it is not a regular file.
 func completeness(e *entry) string {
 	switch {
 	case !e.Mode.IsRegular():

@@ -8,23 +8,23 @@ import (
 	"nvmecr/internal/store"
 )
 
-// singletonText is how the singleton partition is called in place of a rank, and indexText where it is that of the index of a tree. In
-// JSON it has number -1.
+// singletonText names the singleton partition where others have a rank. In a store with one tree it has the index,
+// and indexText names it. In JSON its rank is -1.
 const (
 	singletonText = "singleton"
 	indexText     = "index"
 )
 
-// jobTree stands for a rank where the files are those of the tree of the job. In JSON it has number -1, too.
+// jobTree is the rank of files in the tree of the job. In JSON it is -1, too.
 const jobTree = -3
 
-// allRanks is the value of --rank when it was not given.
+// allRanks is the value of --rank if it is not given.
 const allRanks = store.AllRanks
 
 // rankFlag is the value of --rank.
 type rankFlag int
 
-// String returns what Set takes.
+// String returns the value in a form that Set accepts.
 func (r *rankFlag) String() string {
 	if *r == allRanks {
 		return ""
@@ -32,7 +32,7 @@ func (r *rankFlag) String() string {
 	return rankColumn(int(*r))
 }
 
-// Set takes a number, "singleton", or "index".
+// Set parses a number, "singleton", or "index".
 func (r *rankFlag) Set(text string) error {
 	if text == singletonText || text == indexText {
 		*r = parttable.Singleton
@@ -46,10 +46,10 @@ func (r *rankFlag) Set(text string) error {
 	return nil
 }
 
-// Type is what help calls it.
+// Type is the name of the value in help texts.
 func (r *rankFlag) Type() string { return "rank" }
 
-// rankColumn is a rank in a table, or in the name of a directory.
+// rankColumn formats a rank for a table, or for the name of a directory.
 func rankColumn(rank int) string {
 	switch rank {
 	case parttable.Singleton:
@@ -62,7 +62,7 @@ func rankColumn(rank int) string {
 	return strconv.Itoa(rank)
 }
 
-// rankColumn is a rank of this store, or its singleton partition, in a table, or in the name of a directory.
+// rankColumn formats a rank of this store, whose singleton partition may have the index of a tree.
 func (r *reader) rankColumn(rank int) string {
 	if rank == parttable.Singleton && r.tree {
 		return indexText
@@ -70,7 +70,7 @@ func (r *reader) rankColumn(rank int) string {
 	return rankColumn(rank)
 }
 
-// rankName is a rank in a message.
+// rankName formats a rank for a message.
 func (r *reader) rankName(rank int) string {
 	if rank < 0 {
 		return r.rankColumn(rank)

@@ -23,32 +23,31 @@ import (
 	"nvmecr/nvmf"
 )
 
-// readerSettings are what it takes to find a store from outside.
+// readerSettings are the settings that are needed to find a store.
 var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "driver", "header-digest", "data-digest"}
 
-// reader is what the commands have in common that look at a store from
-// outside: they read what is acknowledged, while the job runs and after it
-// died, and change nothing.
+// reader is the common part of commands that read a store. They read acknowledged data, also while the job runs and
+// after it died, and change nothing.
 //
-// What cannot be read of one rank or file does not hide the others: it is told
-// on stderr where it happens, and the command ends with a failure.
+// An error of one rank or file does not hide the others: it is reported on stderr at once, and the command ends with
+// a failure.
 type reader struct {
-	cfg       *config.Config
-	rank      int         // allRanks, or parttable.Singleton, too
-	size      int         // ranks of the job that wrote the store
-	singleton bool        // it has a singleton partition beside those of ranks
-	tree      bool        // it has one tree for all ranks
-	areas     bool        // its targets have copy areas
-	on        map[int]int // the target of each partition
-	stderr    io.Writer
-	behind    func() // called by goroutines that read for others, before they begin; or nil
+	cfg           *config.Config
+	rank          int         // or allRanks, or parttable.Singleton
+	size          int         // number of ranks of the job that wrote the store
+	singleton     bool        // the store has a singleton partition
+	tree          bool        // the store has one tree for all ranks
+	areas         bool        // the targets have copy areas
+	targetOf      map[int]int // target of each partition, by rank
+	stderr        io.Writer
+	lowerPriority func() // called by goroutines that read ahead, before they begin; or nil
 
-	failed  bool         // something was told
+	failed  bool         // an error was reported
 	broken  map[int]bool // ranks whose partitions cannot be read
-	written int          // partitions that were found, by all calls of each
+	written int          // partitions that were mounted, in all calls of each
 }
 
-// bind adds the flags of a reader, and those of more settings.
+// bind adds the flags of a reader and those of more settings.
 func (r *reader) bind(cmd *cobra.Command, more ...string) {
 	r.cfg = config.Default()
 	r.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), more...)...)
@@ -56,7 +55,7 @@ func (r *reader) bind(cmd *cobra.Command, more ...string) {
 	cmd.Flags().Var((*rankFlag)(&r.rank), "rank", "look at the partition of `RANK` only, or at the \"singleton\" partition, of job scripts, or at the \"index\" of a tree [NVMECR_RANK]")
 }
 
-// open finds the store. It fails where nothing was ever written.
+// open finds the store and its partitions. It fails if the store was never written.
 func (r *reader) open(cmd *cobra.Command) error {
 	if err := r.find(cmd); err != nil {
 		return err
@@ -68,30 +67,30 @@ func (r *reader) open(cmd *cobra.Command) error {
 		return neverWritten(err, r.cfg.Name)
 	}
 	r.size = len(parts)
-	if r.size > 0 { // the record of the last run may be on another host
+	if r.size > 0 { // trust the table: the record of the last run may be on another host
 		r.cfg.View = config.View(parts[0].Tree.String())
 	}
 	r.tree = r.cfg.View == config.ViewJob
-	r.on = make(map[int]int, len(parts))
+	r.targetOf = make(map[int]int, len(parts))
 	for _, p := range parts {
-		r.on[p.Rank] = slices.Index(r.cfg.Targets, p.Target)
+		r.targetOf[p.Rank] = slices.Index(r.cfg.Targets, p.Target)
 		r.areas = r.areas || p.Copies
 	}
 	if r.singleton = r.size > 0 && parts[r.size-1].Rank == parttable.Singleton; r.singleton {
 		r.size--
 	}
-	if len(parts) > 0 { // a target that was replaced has none
+	if len(parts) > 0 { // a replaced target has no partitions
 		r.size = max(r.size, parts[0].JobSize)
 	}
-	if away { // the others are looked at
+	if away { // read the others
 		r.fail(err)
 		r.size = parts[0].JobSize
-		if !r.ofTree() { // of which other parts are read
-			r.leaveOut(parts)
+		if !r.ofTree() { // a tree is read as far as possible
+			r.markUnreadable(parts)
 		}
 	}
 	if r.rank == parttable.Singleton && !r.singleton {
-		return cli.UsageError{Err: fmt.Errorf("store %q has no partition for job scripts and programs without a launcher beside those of ranks", r.cfg.Name)}
+		return cli.UsageError{Err: fmt.Errorf("store %q has only partitions of ranks, and none for job scripts and programs without a launcher", r.cfg.Name)}
 	}
 	if r.rank >= r.size {
 		return cli.UsageError{Err: fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
@@ -99,8 +98,8 @@ func (r *reader) open(cmd *cobra.Command) error {
 	return nil
 }
 
-// leaveOut notes that ranks whose partitions are not among parts cannot be read.
-func (r *reader) leaveOut(parts []store.RankInfo) {
+// markUnreadable marks ranks whose partitions are not among parts as unreadable.
+func (r *reader) markUnreadable(parts []store.RankInfo) {
 	there := map[int]bool{}
 	for _, p := range parts {
 		there[p.Rank] = true
@@ -112,7 +111,7 @@ func (r *reader) leaveOut(parts []store.RankInfo) {
 	}
 }
 
-// neverWritten says what it means that no target has a table.
+// neverWritten explains the error that no target has a partition table.
 func neverWritten(err error, name string) error {
 	if errors.Is(err, parttable.ErrNoTable) {
 		return fmt.Errorf("nothing was ever written to store %q: %w", name, err)
@@ -120,7 +119,7 @@ func neverWritten(err error, name string) error {
 	return err
 }
 
-// find finds out where the store is.
+// find completes the settings with the place of the store.
 func (r *reader) find(cmd *cobra.Command) error {
 	if r.broken = make(map[int]bool); r.stderr == nil {
 		r.stderr = cmd.ErrOrStderr()
@@ -139,8 +138,8 @@ func (r *reader) find(cmd *cobra.Command) error {
 	return dir.CheckImage()
 }
 
-// locate completes cfg with where the last run of the store put it. local says
-// that this is the image in its state directory.
+// locate completes cfg with the targets that the last run of the store used. local reports whether that is the image
+// in the store's state directory.
 func locate(cfg *config.Config) (local bool, err error) {
 	if cfg.Given("target") {
 		return false, nil
@@ -162,8 +161,7 @@ func locate(cfg *config.Config) (local bool, err error) {
 	}
 	record, err := dir.Load()
 	if errors.Is(err, fs.ErrNotExist) {
-		// Its first run died before it came to that: then all there is is
-		// the image.
+		// The first run died before it recorded anything. Then there is at most the image.
 		record, err = &store.Record{Embedded: true}, nil
 	}
 	if err != nil {
@@ -178,10 +176,11 @@ func locate(cfg *config.Config) (local bool, err error) {
 	return record.Embedded, nil
 }
 
-// ofTree reports whether the command is about the tree of a job, not about partitions.
+// ofTree reports whether the command reads the tree of the job, not partitions.
 func (r *reader) ofTree() bool { return r.tree && r.rank == allRanks }
 
-// ranks are those whose files the command is about: in a store with one tree that, unless it is asked for a partition.
+// ranks returns the ranks whose files the command reads. It is jobTree for a store with one tree, unless --rank names
+// a partition.
 func (r *reader) ranks() []int {
 	if r.ofTree() {
 		return []int{jobTree}
@@ -189,7 +188,7 @@ func (r *reader) ranks() []int {
 	return r.partitions()
 }
 
-// partitions are those that the command is about, by rank.
+// partitions returns the ranks whose partitions the command reads.
 func (r *reader) partitions() []int {
 	if r.rank != allRanks {
 		return []int{r.rank}
@@ -204,7 +203,7 @@ func (r *reader) partitions() []int {
 	return all
 }
 
-// mount opens a rank's partition for reading, or the tree; nil if it was never written.
+// mount opens the partition of a rank, or the tree, for reading. It returns nil if that was never written.
 func (r *reader) mount(ctx context.Context, rank int) (*vfs.Mount, error) {
 	m, err := r.openFiles(ctx, rank)
 	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, parttable.ErrNoTable) {
@@ -215,7 +214,7 @@ func (r *reader) mount(ctx context.Context, rank int) (*vfs.Mount, error) {
 
 func (r *reader) openFiles(ctx context.Context, rank int) (*vfs.Mount, error) {
 	if rank == jobTree {
-		return processfs.ReadTree(ctx, r.cfg, r.behind, func(format string, args ...any) { fmt.Fprintf(r.stderr, "nvmecr: "+format+"\n", args...) })
+		return processfs.ReadTree(ctx, r.cfg, r.lowerPriority, func(format string, args ...any) { fmt.Fprintf(r.stderr, "nvmecr: "+format+"\n", args...) })
 	}
 	p, err := store.Open(ctx, r.cfg, store.Proc{Rank: rank, Size: r.size}, store.Options{ReadOnly: true})
 	if err != nil {
@@ -231,7 +230,7 @@ func (r *reader) each(ctx context.Context, f func(rank int, fs vfs.FS) error) {
 
 func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs vfs.FS) error) {
 	for _, rank := range ranks {
-		if r.broken[rank] { // told already
+		if r.broken[rank] { // reported already
 			continue
 		}
 		p, err := r.mount(ctx, rank)
@@ -239,7 +238,7 @@ func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs vf
 			r.broken[rank] = true
 			r.fail(fmt.Errorf("%s: %w", r.rankName(rank), err))
 			if errors.Is(err, nvmf.ErrUnreachable) {
-				return // each further rank would wait as long
+				return // each further rank would wait for the same time-out
 			}
 			continue
 		}
@@ -253,20 +252,20 @@ func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs vf
 	}
 }
 
-// fail tells of an error, on one line; the command goes on.
+// fail reports an error on one line. The command continues, and its exit status will be a failure.
 func (r *reader) fail(err error) {
 	r.failed = true
-	r.say(err)
+	r.warn(err)
 }
 
-// say tells of an error that is no failure of the command.
-func (r *reader) say(err error) {
-	if !errors.As(err, new(cli.Status)) { // told already
+// warn reports an error that does not change the exit status.
+func (r *reader) warn(err error) {
+	if !errors.As(err, new(cli.Status)) { // reported already
 		fmt.Fprintln(r.stderr, cli.OneLine(err))
 	}
 }
 
-// end is what the command comes to.
+// end returns the exit status of the command.
 func (r *reader) end() error {
 	if r.failed {
 		return cli.Status(cli.Failure)
@@ -274,7 +273,7 @@ func (r *reader) end() error {
 	return nil
 }
 
-// missing is the error where no rank has the file name.
+// missing returns the error that no rank has the file.
 func (r *reader) missing(name string) error {
 	switch {
 	case r.failed:
@@ -292,9 +291,9 @@ func (r *reader) missing(name string) error {
 	return fmt.Errorf("%s: no rank of store %q has it; `nvmecr ls` shows what there is", name, r.cfg.Name)
 }
 
-// inside returns the path within a partition of what the user calls name: the
-// mount may stand in front of it, as the application sees it, or not.
-func (r *reader) inside(name string) string {
+// pathInStore returns the path of a file within a partition. The mount point may precede name, as the application sees it,
+// or not.
+func (r *reader) pathInStore(name string) string {
 	clean := path.Clean("/" + name)
 	if rest, ok := strings.CutPrefix(clean, r.cfg.Mount); ok && (rest == "" || rest[0] == '/') {
 		return path.Clean("/" + rest)
@@ -302,8 +301,8 @@ func (r *reader) inside(name string) string {
 	return clean
 }
 
-// holders returns the ranks that have the file.
-func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
+// ranksWith returns the ranks that have the file.
+func (r *reader) ranksWith(ctx context.Context, name string) ([]int, error) {
 	var found []int
 	r.each(ctx, func(rank int, files vfs.FS) error {
 		_, err := files.Stat(microfs.RootIno, name, false)
@@ -321,7 +320,7 @@ func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
 	return found, nil
 }
 
-// explain says of which rank and file an error is.
+// explain adds rank and file to an error.
 func (r *reader) explain(err error, rank int, name string) error {
 	switch {
 	case err == nil:

@@ -16,12 +16,12 @@ func newRebuild() *cobra.Command {
 	o := &restoreOptions{}
 	cmd := &cobra.Command{
 		Use:   "rebuild [flags] [PATTERN]",
-		Short: "Copy back what was lost with a target, from the copies",
-		Long: `Brings back all checkpoints of which copies on other targets (--copies) have what the store has lost,
-with a target that was replaced: first the newest, then the older ones, a line for each. Name the new target with
---target, in the place of the lost one. Interrupted, it goes on when it is called again.
+		Short: "Restore what was lost with a target, from the copies",
+		Long: `Restores all checkpoints whose data was lost, with a target that was replaced, from their copies on other
+targets (--copies): first the newest, then the older ones, and prints a line for each. Name the new target with
+--target, in the place of the lost one. If it is interrupted, another call continues.
 
-A run does that for the newest checkpoint when it begins.`,
+A run restores the newest checkpoint when it begins.`,
 		Example: `  nvmecr rebuild --name melt
   nvmecr rebuild --name melt --target ADDRESS-1 --target ADDRESS-OF-THE-NEW-ONE`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
@@ -37,7 +37,8 @@ A run does that for the newest checkpoint when it begins.`,
 	return cmd
 }
 
-// rebuild is a run that has the newest checkpoints when it begins, like any other, and whose job is the rest.
+// rebuild starts a run of the store. Like any run that restores the newest checkpoints first; its job is to restore
+// the others.
 func (o *restoreOptions) rebuild(cmd *cobra.Command, args []string) error {
 	if _, err := locate(o.cfg); err != nil && !o.cfg.Given("target") {
 		return err
@@ -50,12 +51,12 @@ func (o *restoreOptions) rebuild(cmd *cobra.Command, args []string) error {
 	return run.run(cmd.Context(), append([]string{self, "restore", "--lost"}, args...))
 }
 
-// restoreLost copies back what the store lacks of checkpoints, the newest first.
+// restoreLost restores the lost files of checkpoints, the newest checkpoint first.
 func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
-	o.from, o.passOver = levelCopies, true
+	o.from, o.skipDamaged = levelCopies, true
 	list, err := o.allLevels(cmd, pattern)
 	if err == nil {
-		err = o.end() // what cannot be read is not lost
+		err = o.end() // files that cannot be read now are not lost
 	}
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pro
 	for _, s := range list {
 		for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 			switch c := &s.Checkpoints[i]; {
-			case !c.Recoverable() || len(c.Need) == 0 || s.Rewritten(c): // nothing of it is lost
+			case !c.Recoverable() || len(c.Need) == 0 || s.Rewritten(c): // no file of the checkpoint is lost
 			case len(c.Replaced) > 0:
 				o.fail(fmt.Errorf("%s: %s", c.Name, notCopiedBack(c)))
 			default:
@@ -78,7 +79,7 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pro
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s: %s\n", i+1, len(lost), printable(c.Name), from.said())
+		fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s: %s\n", i+1, len(lost), printable(c.Name), from.describe())
 	}
 	return o.end()
 }

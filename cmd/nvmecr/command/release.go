@@ -24,17 +24,17 @@ func newRelease() *cobra.Command {
 	o := &releaseOptions{cfg: config.Default()}
 	cmd := &cobra.Command{
 		Use:   "release [flags]",
-		Short: "Give a store up: what it holds is lost",
+		Short: "Delete a store and its data",
 		Long: `Deallocates the partitions of the store, where the device can, wipes their
 tables, so that another store can use its namespaces, and removes what this host
-keeps of it. It is refused while a run of the store is in progress, here or on
+has recorded about it. It is refused while a run of the store is in progress, here or on
 another host, for namespaces of another name or user, and where a process that
-wrote to them may live on another host; --takeover does not ask for the run, and
---unfenced says that no process lives.
+wrote to them may live on another host; --takeover skips the check for a run, and
+--unfenced asserts that no process lives.
 
-With --erase all partitions are overwritten with zeros before, as far as they go. What is interrupted is
-done again by the same command. What a device keeps of what was overwritten, in spare
-blocks say, stays there: a drive's own sanitize command reaches that.`,
+With --erase all partitions are overwritten with zeros first. If it is interrupted,
+run the same command again. What the device keeps of the overwritten data, in spare
+blocks for instance, is not erased: use the sanitize command of the drive for that.`,
 		Example: `  nvmecr release --name melt
   nvmecr release --name melt --erase`,
 		Args: cli.Args(cobra.NoArgs),
@@ -71,7 +71,7 @@ func (o *releaseOptions) release(ctx context.Context, w, stderr io.Writer) error
 	if o.cfg.Run, err = store.NewRun(last); err != nil {
 		return err
 	}
-	if !local { // that one has a lock
+	if !local { // a local store has a lock instead
 		if err := store.Idle(ctx, o.cfg, lineLogger(stderr)); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (o *releaseOptions) release(ctx context.Context, w, stderr io.Writer) error
 			return err
 		}
 	}
-	// A local store goes with its directory, whatever is left of its image.
+	// A local store is removed with its directory, whatever the state of its image.
 	if !local {
 		if _, err := store.Release(ctx, o.cfg); err != nil {
 			return err

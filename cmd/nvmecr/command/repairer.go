@@ -17,18 +17,19 @@ import (
 	"nvmecr/microfs"
 )
 
-// A repairer writes damaged parts of files again: those of the store as copies have them, those of copies as the store has them, or other copies.
+// A repairer rewrites damaged parts of files: those of the store from copies, those of copies from the store or from
+// other copies.
 type repairer struct {
 	levels levelReader
 	src    *storeSource
-	sets   []*drain.Set // of copies
+	sets   []*drain.Set // sets of which there are copies
 	killed []int        // ranks whose processes have not closed their partitions
-	err    error        // nothing can be repaired
+	err    error        // why nothing can be repaired
 }
 
 func newRepairer(cmd *cobra.Command, r *reader) *repairer {
 	m := &repairer{}
-	m.levels.bind(&cobra.Command{}) // to look at all ranks
+	m.levels.bind(&cobra.Command{}) // to read all ranks
 	cfg := *r.cfg
 	m.levels.cfg, m.levels.stderr = &cfg, r.stderr
 	list, err := m.levels.allLevels(cmd, "")
@@ -49,11 +50,11 @@ func (m *repairer) close() {
 	if m == nil {
 		return
 	}
-	_ = m.src.Close() // it was only read
+	_ = m.src.Close() // only read
 	m.levels.close()
 }
 
-// repair writes damaged parts of a volume again, as far as that can be, and reads them back. It notes in them what became of each.
+// repair rewrites damaged parts of a volume from other copies, and reads them back. It sets Repaired or Lost of each.
 func (m *repairer) repair(ctx context.Context, v volume, damaged []damage) {
 	if err := m.repairAll(ctx, v, damaged); err != nil {
 		for i := range damaged {
@@ -67,7 +68,7 @@ func (m *repairer) repairAll(ctx context.Context, v volume, damaged []damage) er
 	case m.err != nil:
 		return m.err
 	case m.levels.tree && slices.Contains(m.killed, v.rank):
-		return errors.New("its process was killed: a run of the store comes first (nvmecr run -- true)")
+		return errors.New("its process was killed: start a run of the store first (nvmecr run -- true)")
 	}
 	p, err := v.open(ctx, &m.levels.reader, store.Options{})
 	if err != nil {
@@ -87,7 +88,7 @@ func (m *repairer) repairAll(ctx context.Context, v volume, damaged []damage) er
 		case d.Repaired:
 			d.Lost = ""
 		case d.Lost == "":
-			d.Lost = "it was written, and is damaged again: the device does not keep it"
+			d.Lost = "it was rewritten, and is damaged again: the device does not keep the data"
 		}
 	}
 	return errors.Join(err, p.Close())
@@ -97,10 +98,10 @@ func (d *damage) overlaps(b microfs.BadRange) bool {
 	return d.Ino == b.Ino && d.Offset < b.Offset+b.Length && b.Offset < d.Offset+d.Length
 }
 
-// mendStep is how much is written at once: many whole units.
+// repairStep is the number of bytes written at once: many whole checksum units.
 const repairStep = 1 << 20
 
-// write writes a part again, as far as there are sources of it.
+// write rewrites a damaged part from the first source that has each piece of it.
 func (m *repairer) write(fs *microfs.FS, v volume, d *damage) error {
 	from := m.sources(v, d)
 	if m.levels.cfg.CopiesSync {
@@ -130,10 +131,11 @@ func (m *repairer) write(fs *microfs.FS, v volume, d *damage) error {
 	return failed
 }
 
-// A partReader fills b with what a file has from off on.
+// A partReader fills b with the bytes of a file from off on.
 type partReader func(b []byte, off int64) error
 
-// sources returns where the bytes of a damaged file may be, too. They are compared with its checksums before they are written.
+// sources returns the other places of a damaged file. Their bytes are compared with the checksums before they are
+// written.
 func (m *repairer) sources(v volume, d *damage) (list []partReader) {
 	for _, s := range m.sets {
 		file := -1
@@ -156,7 +158,7 @@ func (m *repairer) sources(v volume, d *damage) (list []partReader) {
 	return list
 }
 
-// otherSide reads a file of which one side of a mirror is damaged.
+// otherSide reads a file from a mirror, which skips the damaged side.
 func otherSide(fs *microfs.FS, ino microfs.Ino) partReader {
 	return func(b []byte, off int64) error {
 		f, err := fs.OpenIno(ino, os.O_RDONLY)
@@ -168,7 +170,7 @@ func otherSide(fs *microfs.FS, ino microfs.Ino) partReader {
 	}
 }
 
-// stored reads a file of the store.
+// stored returns a partReader of a file in the store.
 func (m *repairer) stored(f *drain.File) partReader {
 	return func(b []byte, off int64) error {
 		r, err := m.src.Open(f.Rank, f.Path)

@@ -25,7 +25,7 @@ import (
 type restoreOptions struct {
 	levelReader
 	name     string
-	from     string // a level, or ""
+	from     string // a level, or "" for any
 	together bool   // started by startRanks
 	newer    bool   // started by a run that begins
 	lost     bool   // started by newRebuild
@@ -37,10 +37,10 @@ func newRestore() *cobra.Command {
 		Use:   "restore [flags] [PATTERN]",
 		Short: "Copy a checkpoint back into the store",
 		Long: `Copies a checkpoint from its copies on other targets (--copies), or from the directory --level2,
-into the store, the newest one unless --checkpoint says which. Every byte is compared with its checksum. Until all of a rank's files are
-there none of them counts as complete.
+into the store, the newest one unless --checkpoint names another. Every byte is compared with its checksum. Until all of a rank's files are
+restored none of them counts as complete.
 
-Outside of a job it starts a run of the store for it. In a job each rank copies its part:
+Outside of a job it starts a run of the store. In a job each rank copies its part:
 mpirun -n 4 nvmecr restore ... copies from all hosts at once.`,
 		Example: `  nvmecr restore --name melt --level2 /lustre/me
   nvmecr run --level2 /lustre/me -- sh -c 'mpirun -n 64 nvmecr restore && mpirun -n 64 ./app'`,
@@ -57,7 +57,7 @@ mpirun -n 4 nvmecr restore ... copies from all hosts at once.`,
 	cli.AddSwitch(cmd.Flags(), &o.newer, "newer", "", "of each pattern copy what is newer than all that the store has")
 	cli.AddSwitch(cmd.Flags(), &o.lost, "lost", "", "copy all that has been lost of checkpoints of which there are copies")
 	for _, name := range []string{"together", "newer", "lost"} {
-		_ = cmd.Flags().MarkHidden(name) // it is there
+		_ = cmd.Flags().MarkHidden(name) // fails only for unknown flags
 	}
 	return cmd
 }
@@ -71,7 +71,7 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	}
 	o.stderr = cmd.ErrOrStderr()
 	if os.Getenv(config.RunVariable) == "" {
-		return o.inRun(cmd, args)
+		return o.startRun(cmd, args)
 	}
 	cfg, err := config.FromEnv(os.Getenv)
 	if err != nil {
@@ -82,15 +82,15 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if o.together {
-		return o.restorePart(cmd, cfg, proc, first(args))
+		return o.restorePart(cmd, cfg, proc, optionalArg(args))
 	}
 	if o.lost {
-		return o.restoreLost(cmd, cfg, proc, first(args))
+		return o.restoreLost(cmd, cfg, proc, optionalArg(args))
 	}
 	if o.newer {
-		return o.restoreNewer(cmd, cfg, proc, first(args))
+		return o.restoreNewer(cmd, cfg, proc, optionalArg(args))
 	}
-	from, err := o.find(cmd, first(args))
+	from, err := o.find(cmd, optionalArg(args))
 	if err != nil {
 		return err
 	}
@@ -106,22 +106,22 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// nothingToDo reports whether the store has the newest checkpoint, and nobody has said which one to copy, or from where.
+// nothingToDo reports whether the store has the newest checkpoint, and the user has named neither a checkpoint nor a level to restore from.
 func (o *restoreOptions) nothingToDo(from origin) bool {
 	return from.inStore && o.name == "" && o.from == ""
 }
 
-// An origin is where a checkpoint is copied from.
+// An origin is a copy of a checkpoint to restore from.
 type origin struct {
-	level string // as --from has it
+	level string // a value of --from
 	set   *drain.Set
-	need  []int // of its files; nil: all
+	need  []int // indices of the files to restore; nil: all
 	get   func(ctx context.Context, s *drain.Set, file int, w io.WriterAt, o drain.Options) error
-	// inStore is true if the store has it already. replaces is true if that, or other content in its place, is to be replaced.
+	// inStore is true if the store has the checkpoint already. replaces is true if files of the store are to be replaced.
 	inStore, replaces bool
 }
 
-// origins returns those of a checkpoint that --from lets be, the nearest first.
+// origins returns the copies of a checkpoint that --from permits, the fastest first.
 func (o *restoreOptions) origins(c *drain.Checkpoint) (list []origin) {
 	if c.Recoverable() && o.from != levelSecond {
 		list = append(list, origin{level: levelCopies, set: c.Copied, need: append([]int{}, c.Need...), get: o.copies.Get})
@@ -132,7 +132,7 @@ func (o *restoreOptions) origins(c *drain.Checkpoint) (list []origin) {
 	return list
 }
 
-// amount returns how much is copied.
+// amount returns how many files and bytes are to be restored.
 func (from origin) amount() (files int, bytes nvmf.Bytes) {
 	if from.need == nil {
 		return len(from.set.Files), nvmf.Bytes(from.set.Size())
@@ -143,7 +143,7 @@ func (from origin) amount() (files int, bytes nvmf.Bytes) {
 	return len(from.need), bytes
 }
 
-// check reads files that take the place of what the store has: if they are damaged that stays.
+// check reads the files that are to replace files of the store. If a file is damaged, the store keeps its own.
 func (from origin) check(ctx context.Context, files []int) error {
 	if !from.replaces {
 		return nil
@@ -159,12 +159,12 @@ func (from origin) check(ctx context.Context, files []int) error {
 	return nil
 }
 
-// nowhere is an io.WriterAt.
+// nowhere is an io.WriterAt that discards data.
 type nowhere struct{}
 
 func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
-// fetch copies a set: as a rank its part, otherwise as all ranks.
+// fetch restores a checkpoint. A rank of a job restores its part; a process without a launcher starts all ranks.
 func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, proc store.Proc, from origin) error {
 	if !launched(proc) {
 		var all []int
@@ -181,12 +181,12 @@ func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, proc sto
 	return o.share(ctx, cfg, proc, from)
 }
 
-// inRun starts a run of the store whose job is this command.
-func (o *restoreOptions) inRun(cmd *cobra.Command, args []string) error {
+// startRun starts a run of the store whose job is this command.
+func (o *restoreOptions) startRun(cmd *cobra.Command, args []string) error {
 	if err := o.locate(); err != nil {
 		return err
 	}
-	from, err := o.find(cmd, first(args))
+	from, err := o.find(cmd, optionalArg(args))
 	if err != nil {
 		return err
 	}
@@ -202,14 +202,14 @@ func (o *restoreOptions) inRun(cmd *cobra.Command, args []string) error {
 		o.cfg.View = viewOfSet(from.set)
 	}
 	run := &runOptions{cfg: o.cfg, stderr: o.stderr, oneLevel: true}
-	if o.copies != nil { // the run writes to the targets that they are on
-		_ = o.copies.close() // they were only read
+	if o.copies != nil { // the run opens the copy areas for writing
+		_ = o.copies.close() // only read
 		o.copies = nil
 	}
 	return run.run(cmd.Context(), append([]string{self, "restore", "--from", from.level, "--checkpoint", from.set.Name}, args...))
 }
 
-// viewOfSet is that of a store which a set is restored to.
+// viewOfSet returns the view of a store that the set can be restored to.
 func viewOfSet(set *drain.Set) config.View {
 	if set.Tree {
 		return config.ViewJob
@@ -217,19 +217,19 @@ func viewOfSet(set *drain.Set) config.View {
 	return config.ViewRank
 }
 
-// locate finds the levels of the store, if no flag names them.
+// locate sets the levels to those of the store's last run, if no flag names any.
 func (o *restoreOptions) locate() error {
-	if o.anyLevelNeeded() != nil {
+	if o.requireAnyLevel() != nil {
 		if _, err := locate(o.cfg); err != nil {
 			return err
 		}
 	}
-	return o.anyLevelNeeded()
+	return o.requireAnyLevel()
 }
 
-// find returns the checkpoint that is meant.
+// find returns the checkpoint to restore.
 func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, err error) {
-	if err := o.anyLevelNeeded(); err != nil {
+	if err := o.requireAnyLevel(); err != nil {
 		return from, err
 	}
 	list, err := o.allLevels(cmd, pattern)
@@ -237,7 +237,7 @@ func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, 
 		return from, err
 	}
 	rewritten := map[*drain.Set]bool{}
-	for i := range list { // what only the store has is no choice
+	for i := range list { // ignore checkpoints without a copy
 		for j := range list[i].Checkpoints {
 			c := &list[i].Checkpoints[j]
 			again := list[i].Rewritten(c)
@@ -267,10 +267,10 @@ func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, 
 	return from, fmt.Errorf("no checkpoint %s of %s outside of the store; `nvmecr checkpoints` lists those that there are", o.name, series.Pattern)
 }
 
-// launched says whether a launcher has started the process, as a rank.
+// launched reports whether a launcher has started the process, as a rank.
 func launched(proc store.Proc) bool { return proc.From != "" }
 
-// share copies this process's part of the set.
+// share restores this process's part of the set.
 func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, proc store.Proc, from origin) error {
 	set := from.set
 	if cfg.View != viewOfSet(set) {
@@ -294,27 +294,28 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, proc sto
 	if len(mine) == 0 {
 		return o.await()
 	}
-	if launched(proc) && !o.together { // else it is checked
+	if launched(proc) && !o.together { // otherwise the files have been checked before
 		if err := from.check(ctx, mine); err != nil {
 			return err
 		}
 	}
-	m, err := openInRun(cfg, proc, lineLogger(o.stderr))
+	m, err := openMount(cfg, proc, lineLogger(o.stderr))
 	if err != nil {
 		return err
 	}
 	return errors.Join(o.write(ctx, m.FS, from, mine), m.Close())
 }
 
-// await returns when all have written their files, where that is known.
+// await waits until all ranks have written their files, if startRanks has started them.
 func (o *restoreOptions) await() error {
 	if !o.together {
 		return nil
 	}
-	return together()
+	return waitForRanks()
 }
 
-// write copies files. They are closed, and so complete, when the last one is there; if that cannot be, none stays.
+// write restores files. They are closed, and so become complete, when all of them are written. If any fails, all are
+// removed.
 func (o *restoreOptions) write(ctx context.Context, files vfs.FS, from origin, mine []int) (err error) {
 	set := from.set
 	var open []vfs.File
@@ -324,7 +325,7 @@ func (o *restoreOptions) write(ctx context.Context, files vfs.FS, from origin, m
 		}
 		if err != nil {
 			for _, i := range mine[:len(open)] {
-				_ = files.Unlink(microfs.RootIno, set.Files[i].Path) // it is not whole
+				_ = files.Unlink(microfs.RootIno, set.Files[i].Path) // it is incomplete
 				rmdirs(files, set.Files[i].Path, set.Name)
 			}
 		}
@@ -347,14 +348,14 @@ func (o *restoreOptions) write(ctx context.Context, files vfs.FS, from origin, m
 	return o.await()
 }
 
-// rmdirs removes those directories above a file that have the name of the checkpoint in theirs, and are empty.
+// rmdirs removes empty directories above a file whose name contains the name of the checkpoint.
 func rmdirs(files vfs.FS, file, name string) {
 	for dir := path.Dir(file); dir != "/" && strings.Contains(dir, name); dir = path.Dir(dir) {
-		_ = files.Rmdir(microfs.RootIno, dir) // not empty: another process has files there yet
+		_ = files.Rmdir(microfs.RootIno, dir) // fails if another process still has files there
 	}
 }
 
-// create opens a file of the store for what the set has of it, with the directories above it.
+// create creates a file of the set in the store, and the directories above it.
 func create(files vfs.FS, f *drain.File) (vfs.File, error) {
 	for i, c := range f.Path {
 		if c == '/' && i > 0 {
@@ -373,7 +374,7 @@ func create(files vfs.FS, f *drain.File) (vfs.File, error) {
 	return to, nil
 }
 
-// A storeWriter is an io.WriterAt.
+// A storeWriter makes a vfs.File an io.WriterAt.
 type storeWriter struct{ vfs.File }
 
 // WriteAt writes all of p.

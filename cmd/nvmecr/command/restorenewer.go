@@ -10,10 +10,10 @@ import (
 	"nvmecr/internal/store"
 )
 
-// restoreNewer sees to it that the store has the newest complete checkpoint of each series, and says which that is. One that is
-// damaged on another level is passed over for the next older one.
+// restoreNewer makes sure that the store has the newest complete checkpoint of each series, and reports which that
+// is. If the copy of a checkpoint is damaged, the next older checkpoint is used.
 func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
-	o.passOver = true
+	o.skipDamaged = true
 	list, err := o.allLevels(cmd, pattern)
 	if err == nil {
 		err = o.end()
@@ -47,7 +47,7 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 		}
 		for _, from := range o.origins(c) {
 			if err = o.fetch(cmd.Context(), cfg, proc, from); err == nil {
-				say(c, from.said())
+				say(c, from.describe())
 				return nil
 			}
 			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(from.set.Dir), err)
@@ -56,14 +56,14 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 	return err
 }
 
-// notCopiedBack says why a checkpoint would take the place of files that belong to no checkpoint of its series.
+// notCopiedBack describes why a checkpoint is not restored: it would replace files that belong to no checkpoint of its series.
 func notCopiedBack(c *drain.Checkpoint) string {
 	return fmt.Sprintf("not copied back, since the store has %s with its names and other content, the first is %s: say with --level2-pattern which files are checkpoints, or copy it back with nvmecr restore --checkpoint %[3]s",
 		count(len(c.Replaced), "file"), printable(c.Replaced[0].Path), printable(c.Name))
 }
 
-// said says for restoreNewest where a checkpoint came from.
-func (from origin) said() string {
+// describe says for restoreNewest where a checkpoint was restored from.
+func (from origin) describe() string {
 	if from.need == nil {
 		return "copied back from " + printable(from.set.Dir)
 	}

@@ -19,18 +19,19 @@ import (
 	"nvmecr/internal/store"
 )
 
-// startRanks starts this command once for each rank of the set, tells it which files are needed, and has all of them close their files when all have written them.
+// startRanks starts this command once for each rank of the set, and passes it the indices of the files to restore.
+// The ranks close their files when all ranks have written theirs.
 func startRanks(ctx context.Context, from origin, stderr io.Writer) error {
 	set := from.set
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	ready, say, err := os.Pipe() // each rank says a byte
+	ready, say, err := os.Pipe() // each rank writes a byte when it has written its files
 	if err != nil {
 		return err
 	}
-	wait, let, err := os.Pipe() // and waits for one
+	wait, let, err := os.Pipe() // then each rank reads a byte, and closes its files
 	if err != nil {
 		return errors.Join(err, ready.Close(), say.Close())
 	}
@@ -41,7 +42,7 @@ func startRanks(ctx context.Context, from origin, stderr io.Writer) error {
 		return errors.Join(err, say.Close(), wait.Close())
 	}
 	defer need.Close()
-	var group errgroup.Group // one that fails leaves it to the others to remove what they have written
+	var group errgroup.Group // without a context: after an error the other ranks have to remove their files
 	for rank := range set.Ranks {
 		c := exec.CommandContext(ctx, self, "restore", "--from", from.level, "--checkpoint", set.Name, "--together", set.Pattern)
 		c.Env = append(os.Environ(), fmt.Sprintf("PMI_RANK=%d", rank), fmt.Sprintf("PMI_SIZE=%d", set.Ranks))
@@ -57,27 +58,28 @@ func startRanks(ctx context.Context, from origin, stderr io.Writer) error {
 		})
 	}
 	err = errors.Join(err, say.Close(), wait.Close())
-	_, short := io.ReadFull(ready, make([]byte, set.Ranks)) // until all are ready, or all have ended
+	_, short := io.ReadFull(ready, make([]byte, set.Ranks)) // returns when all ranks are ready, or all have ended
 	if err == nil && short == nil {
 		_, err = let.Write(make([]byte, set.Ranks))
 	}
 	return errors.Join(err, let.Close(), group.Wait())
 }
 
-// A needed says which files are needed, and of which set: a level may have several of one name, as of a checkpoint that was written again.
+// A needed tells a rank which files of which set to restore. A level can have several sets of one name if a checkpoint was written again.
 type needed struct {
 	Pattern  string
 	Ended    time.Time
 	Division drain.Sum
 	Code     drain.Code
-	Files    []int // of the set; nil: all
+	Files    []int // indices in the set; nil for all
 }
 
+// of reports whether the files are of the set.
 func (n *needed) of(s *drain.Set) bool {
 	return s != nil && s.Pattern == n.Pattern && s.Ended.Equal(n.Ended) && s.Division == n.Division && s.Code == n.Code
 }
 
-// needFile returns a file without a name that has need.
+// needFile returns an anonymous file with need.
 func needFile(need *needed) (*os.File, error) {
 	fd, err := unix.MemfdCreate("need", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -90,10 +92,10 @@ func needFile(need *needed) (*os.File, error) {
 	return f, nil
 }
 
-// restorePart is what startRanks has each rank do: it copies its part of what is needed.
+// restorePart runs in a rank that startRanks has started. It restores the rank's part of the needed files.
 func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, proc store.Proc, pattern string) error {
 	var need needed
-	f := io.NewSectionReader(os.NewFile(5, "need"), 0, 1<<62) // ExtraFiles; all have one offset
+	f := io.NewSectionReader(os.NewFile(5, "need"), 0, 1<<62) // ExtraFiles[2]; the ranks share its offset, so read by ReadAt
 	if err := json.NewDecoder(f).Decode(&need); err != nil {
 		return err
 	}
@@ -102,7 +104,7 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pro
 	if err != nil {
 		return err
 	}
-	for _, s := range drain.Merge(nil, nil, o.copied(cmd.Context()), drained, o.patternInside(pattern)) {
+	for _, s := range drain.Merge(nil, nil, o.copiedSets(cmd.Context()), drained, o.patternInside(pattern)) {
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
 			switch {
@@ -117,8 +119,8 @@ func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, pro
 	return fmt.Errorf("checkpoint %s of %s is not on %s any more", o.name, pattern, o.from)
 }
 
-// together waits until all ranks that startRanks has started have written their files.
-func together() error {
+// waitForRanks waits until all ranks of startRanks have written their files.
+func waitForRanks() error {
 	say, wait := os.NewFile(3, "ready"), os.NewFile(4, "wait") // ExtraFiles
 	if _, err := say.Write([]byte{0}); err != nil {
 		return err

@@ -1,6 +1,5 @@
-// Package command is the command line of nvmecr: one file and one options
-// struct for each subcommand. It decides nothing about storage; what is read,
-// written or refused is decided in internal/store and below.
+// Package command is the command line of nvmecr, with a file and an options struct for each subcommand. Decisions
+// about storage (what is read, written or refused) are made in internal/store and the packages below it.
 package command
 
 import (
@@ -11,7 +10,7 @@ import (
 
 // Main runs the command line args and returns the exit status. Errors are
 // printed on stderr, on one line.
-func Main(args []string) int { return cli.Execute(newRoot(), forBench(args)) }
+func Main(args []string) int { return cli.Execute(newRoot(), benchArgs(args)) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{

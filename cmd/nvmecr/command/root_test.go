@@ -10,8 +10,7 @@ import (
 	"nvmecr/internal/cli"
 )
 
-// TestHelp holds every command to an example and every visible flag to the
-// name of its variable.
+// TestHelp checks that every command has an example, and every visible flag the name of its variable.
 func TestHelp(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
 		if cmd.Name() == "help" || cmd.Name() == "completion" {
@@ -29,7 +28,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestArguments: too many or too few are told in words of ours.
+// TestArguments checks the messages about too many or too few arguments.
 func TestArguments(t *testing.T) {
 	for args, want := range map[string]string{
 		"cp a":     "nvmecr cp takes PATH LOCAL, and was given 1 argument; see `nvmecr cp --help`",

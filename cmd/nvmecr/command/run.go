@@ -24,33 +24,33 @@ import (
 	"nvmecr/nvmf"
 )
 
-// sticky are the settings a run takes over from the last one of its name: what
-// the data lies on and how to get there.
-var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
+// targetSettings are the settings that a run adopts from the last run of its name: the targets, and how to connect to them.
+var targetSettings = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
-// levelSettings are those that a run takes over wherever the data lies.
+// levelSettings are adopted whatever the targets are.
 var levelSettings = []string{"level2", "level2-every", "level2-pattern", "compress", "incremental", "copies", "copies-sync"}
 
-// fixed are the settings that formatting fixes.
-var fixed = []string{"hugeblock", "data-checksum", "view"}
+// formatSettings are the settings that cannot change after formatting.
+var formatSettings = []string{"hugeblock", "data-checksum", "view"}
 
-// lastWords is how long the target of a killed run may take to end. It has nothing left to write: what it has acknowledged is in the file.
-const lastWords = 30 * time.Second
+// targetExit is how long the target of a killed run may take to end. It has nothing to write: acknowledged data is in
+// the file.
+const targetExit = 30 * time.Second
 
 type runOptions struct {
 	cfg       *config.Config
 	stderr    io.Writer
-	formatted map[string]string // the fixed settings of what is there, as recorded
-	namespace bool              // this is the command in a user namespace of its own
-	external  bool              // the targets are there when the run has ended
-	index     *os.File          // the socket by which other hosts reach the tree; nil if there is none
-	recorded  map[string]string // the settings of the last run, as recorded
-	lease     *store.Lease      // nil if there is none, since the target is the run's own or the run has joined another one
-	oneLevel  bool              // nothing is copied to the second level, or from there, but by the job
-	rebuilds  bool              // its job is to bring back what copies have
-	step      bool              // its processes are tasks of a step of Slurm, which starts them
-	locked    error             // why the run has not the lock of the state directory
-	joined    bool              // the store is in the hands of another run of the job, which this one is a part of
+	formatted map[string]string // the recorded values of fixed; empty for a new store
+	namespace bool              // the command has executed itself in a user namespace
+	external  bool              // the targets outlive the run
+	index     *os.File          // socket at which other hosts reach the index of the tree; nil if there is none
+	recorded  map[string]string // the recorded settings of the last run
+	lease     *store.Lease      // nil on the embedded target, and if the run has joined another one
+	oneLevel  bool              // only the job copies from and to other levels
+	rebuilds  bool              // the job of the run restores files from copies
+	step      bool              // Slurm starts the processes, as tasks of a step
+	locked    error             // why the run does not have the lock of the state directory; nil if it has
+	joined    bool              // the run is part of another run of the job, which has the lease
 }
 
 func newRun() *cobra.Command {
@@ -58,13 +58,13 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
 		Short: "Run a job on checkpoint storage of its own",
-		Long: `Runs COMMAND, mostly a launcher, with nvmecr preloaded: what its processes
-write under the mount goes to their rank's partition of the store. A later run
-of the same name finds it again, also when this one is killed.
+		Long: `Runs COMMAND, mostly a launcher, with nvmecr preloaded: files that its processes
+write under the mount go to the partition of their rank in the store. A later run
+of the same name finds them, also when this one is killed.
 
 Without --target, and unless the last run of the name had one, the store is a
-file under $XDG_STATE_HOME/nvmecr/NAME, served by a target of this command's
-own that only processes of this host can reach.
+file under $XDG_STATE_HOME/nvmecr/NAME, served by an embedded target
+that only processes of this host can reach.
 
 The exit status is that of COMMAND; 1 or 2 if it could not be started.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app
@@ -82,7 +82,7 @@ The exit status is that of COMMAND; 1 or 2 if it could not be started.`,
 		},
 	}
 	o.cfg.BindFlags(cmd.Flags())
-	// What follows COMMAND is COMMAND's.
+	// Flags behind COMMAND are for COMMAND.
 	cmd.Flags().SetInterspersed(false)
 	return cmd
 }
@@ -121,7 +121,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err := o.enterNamespace(dir); err != nil {
 		return err
 	}
-	code, err := o.around(ctx, dir, argv, func() (int, error) {
+	code, err := o.withStore(ctx, dir, argv, func() (int, error) {
 		jobArgv, env := preload.Propagate(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
 		at := surroundings{unprivileged: o.namespace}
 		mountAt(&at, o.cfg)
@@ -136,8 +136,9 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	return nil
 }
 
-// around has job run while the store is held open for its processes, and returns its status. argv is the job's command, if it has one.
-func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []string, job func() (int, error)) (int, error) {
+// withStore prepares the store, calls job, and closes the store again. It returns the status of the job. argv is the
+// command of the job; nil if there is none.
+func (o *runOptions) withStore(ctx context.Context, dir *store.StateDir, argv []string, job func() (int, error)) (int, error) {
 	lock, err := lockStore(dir)
 	switch {
 	case err == nil:
@@ -147,7 +148,7 @@ func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []str
 	}
 	o.locked = err
 	defer func() {
-		// A store that did not come to be leaves nothing behind.
+		// Remove the directory of a store that could not be created.
 		if dir.Made && !dir.Recorded() {
 			_ = dir.Remove()
 		}
@@ -162,7 +163,7 @@ func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []str
 		return 0, err
 	}
 	defer leave()
-	if o.lease != nil && o.cfg.Job != "" { // it makes the secret of the run known to all that may read the targets
+	if o.lease != nil && o.cfg.Job != "" { // other runs of the job can read the secret of the run from the targets now
 		o.lease.Open(o.cfg)
 	}
 	begin := time.Now()
@@ -173,8 +174,8 @@ func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []str
 	return code, err
 }
 
-// runDrained is runJob, with a second level: what is newest there is in the store before the job begins, and what the job
-// completes is copied.
+// runDrained is runJob with copies and a second level: the newest checkpoint is restored before the job begins, and
+// the checkpoints of the job are copied.
 func (o *runOptions) runDrained(argv, env []string, at surroundings) (int, error) {
 	if err := o.stage(env, at); err != nil {
 		return 0, err
@@ -184,12 +185,12 @@ func (o *runOptions) runDrained(argv, env []string, at surroundings) (int, error
 		return 0, err
 	}
 	defer d.finish()
-	defer d.hurry()()
+	defer d.copyOnSignal()()
 	return runJob(argv, env, at)
 }
 
-// serve starts nvmecr serve for the processes of the run on this host, which leave ends, unless another run of the job has
-// started it here.
+// serve starts nvmecr serve for the processes of the run on this host, unless another run of the job has started it
+// here. leave ends it.
 func (o *runOptions) serve() (leave func(), err error) {
 	group := store.LockGroup(o.cfg.Run)
 	if o.joined && owner.InUse(group) {
@@ -206,7 +207,7 @@ func (o *runOptions) serve() (leave func(), err error) {
 	return func() {
 		last, lingers := s.stop()
 		switch {
-		case lingers && o.cfg.Job != "" && !o.joined: // the others of the job need this run's lease
+		case lingers && o.cfg.Job != "" && !o.joined: // other runs of the job still need the lease
 			<-last.ended
 			owner.RemoveGroup(group)
 		case lingers:
@@ -217,20 +218,21 @@ func (o *runOptions) serve() (leave func(), err error) {
 	}, nil
 }
 
-// leaseDecides reports whether a run may go on without the lock of dir, since the lease on the targets says which run has the store. Where hosts share
-// the directory the lock is in the way of a run that takes the store over, and of one on another host after its last host has crashed.
+// leaseDecides reports whether a run may continue without the lock of dir, because the lease on the targets decides
+// which run has the store. Hosts can share dir by a network file system. Then the lock would stop a run that takes
+// the store over, and a run on another host after the crash of the first.
 func (o *runOptions) leaseDecides(dir *store.StateDir, err error) bool {
 	if !errors.As(err, new(*store.LockedError)) {
 		return false
 	}
-	if o.cfg.Job != "" { // the lock is of another run of the job, whichever of the two comes to have the lease
+	if o.cfg.Job != "" { // another run of the job has the lock; the lease decides which of the two writes
 		return true
 	}
 	record, err := dir.Load()
 	return err == nil && !record.Embedded && (len(o.cfg.Targets) == 0 || o.sameTargets(record))
 }
 
-// sameTargets reports whether the store is where record has it.
+// sameTargets reports whether the settings name the targets of the record.
 func (o *runOptions) sameTargets(record *store.Record) bool {
 	if record.Embedded {
 		return len(o.cfg.Targets) == 0
@@ -238,8 +240,8 @@ func (o *runOptions) sameTargets(record *store.Record) bool {
 	return record.Settings["target"] == o.cfg.Values()["target"]
 }
 
-// lockStore takes the lock of dir. Where the run that had it was killed, its
-// target has it until it has noticed: that is waited for.
+// lockStore takes the lock of dir. After a run was killed, its embedded target holds the lock until it ends, which
+// takes a moment; lockStore waits for that.
 func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 	for begin := time.Now(); ; {
 		lock, err := dir.Lock()
@@ -247,7 +249,7 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 		if !errors.As(err, &locked) || !locked.Outlived() {
 			return lock, err
 		}
-		if time.Since(begin) > lastWords {
+		if time.Since(begin) > targetExit {
 			return nil, fmt.Errorf("store %q: its last run, process %d, was killed, and the target of that run has not ended (stopped, perhaps: see `pgrep -af 'nvmecr target'`): continue it with kill -CONT, or kill it; acknowledged data is kept",
 				locked.Name, locked.Holder.PID)
 		}
@@ -255,8 +257,8 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 	}
 }
 
-// prepare checks that every target can be reached and holds nothing but this
-// store, and announces the store. stop ends what prepare has started.
+// prepare checks that every target can be reached and contains nothing but this store, and announces the store. stop
+// ends what prepare has started.
 func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *store.DirLock, argv []string) (stop func(), err error) {
 	if err := o.adopt(dir); err != nil {
 		return nil, err
@@ -302,7 +304,7 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 		}
 	}
 	o.announce(where, embedded, ranks)
-	if lock != nil { // without it another command of the run has the lock, and records the same
+	if lock != nil { // otherwise another run of the job has the lock and records the same
 		err = o.record(dir, embedded)
 	}
 	if err == nil {
@@ -315,13 +317,14 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	return stop, nil
 }
 
-// announceJoined prints the line in place of that about where the data is. It refuses a view that is not that of the run it has joined.
+// announceJoined prints that the run has joined another one. It refuses a --view that differs from that of the other
+// run.
 func (o *runOptions) announceJoined(asked config.View) error {
 	if o.cfg.Given("view") && asked != o.cfg.View {
 		return fmt.Errorf("--view=%s: job %q has store %q open with --view=%s already; leave --view out, or say it where the job begins (in a job of Slurm: NVMECR_VIEW=%[1]s sbatch ...)",
 			asked, o.cfg.Job, o.cfg.Name, o.cfg.View)
 	}
-	if o.step { // of many nodes, one of which has said where the data is
+	if o.step { // runs on many nodes; the first one has announced the store
 		return nil
 	}
 	fmt.Fprintf(o.stderr, "nvmecr: store %q at %s: joined job %q\n", o.cfg.Name, o.cfg.Mount, o.cfg.Job)
@@ -343,7 +346,7 @@ func (o *runOptions) checkEmbedded(dir *store.StateDir, argv []string) error {
 	return nil
 }
 
-// check returns the ranks whose partitions are on the targets.
+// check prepares the targets and returns the ranks that have partitions on them.
 func (o *runOptions) check(ctx context.Context) ([]store.RankInfo, error) {
 	if err := o.checkShared(); err != nil {
 		return nil, err
@@ -376,7 +379,8 @@ func (o *runOptions) check(ctx context.Context) ([]store.RankInfo, error) {
 	return ranks, err
 }
 
-// checkShared refuses one tree on what only one process can have: others could not read what that has written.
+// checkShared refuses --view=job on targets that one process only can open: other processes could not read their
+// data. If the view is not given it becomes that of ranks.
 func (o *runOptions) checkShared() error {
 	private := func(t nvmf.TransportID) bool { return t.Transport == nvmf.Mem || t.Transport == nvmf.PCIe }
 	i := slices.IndexFunc(o.cfg.Targets, private)
@@ -390,7 +394,7 @@ func (o *runOptions) checkShared() error {
 	return nil
 }
 
-// record remembers the targets, unless they do not outlast their processes.
+// record records the targets in the state directory, unless they end with their processes.
 func (o *runOptions) record(dir *store.StateDir, embedded bool) error {
 	for _, t := range o.cfg.Targets {
 		if t.Transport == nvmf.Mem {
@@ -401,8 +405,7 @@ func (o *runOptions) record(dir *store.StateDir, embedded bool) error {
 	return dir.Record(o.cfg, embedded)
 }
 
-// checkFixed refuses settings that were fixed when the store was formatted and
-// are asked for differently.
+// checkFixed refuses settings that differ from those that the store was formatted with.
 func (o *runOptions) checkFixed(found store.RankInfo) error {
 	const remedy = "that was fixed when it was formatted: leave --%s out, start over with --fresh, or use another --name"
 	if o.cfg.Given("hugeblock") && o.cfg.Hugeblock != found.Hugeblock {
@@ -424,7 +427,7 @@ func (o *runOptions) checkFixed(found store.RankInfo) error {
 	return nil
 }
 
-// announce prints the one line about where the data is, and one if targets have lost some.
+// announce prints the line about the place of the store, and a warning if ranks have lost their partitions.
 func (o *runOptions) announce(where string, embedded bool, ranks []store.RankInfo) {
 	size := ""
 	if embedded {
@@ -441,8 +444,8 @@ func (o *runOptions) announce(where string, embedded bool, ranks []store.RankInf
 	}
 }
 
-// adopt completes the settings with what the last run of the store recorded:
-// the sticky ones, and where it is the same place what was fixed there.
+// adopt completes the settings with those that the last run recorded: the sticky ones, and, if the targets are the
+// same, the fixed ones.
 func (o *runOptions) adopt(dir *store.StateDir) error {
 	record, err := dir.Load()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -456,35 +459,35 @@ func (o *runOptions) adopt(dir *store.StateDir) error {
 		return err
 	}
 	o.recorded = record.Settings
-	if err := o.cfg.Adopt(only(record.Settings, levelSettings)); err != nil {
+	if err := o.cfg.Adopt(selectSettings(record.Settings, levelSettings)); err != nil {
 		return err
 	}
 	if !record.Embedded {
-		if err := o.cfg.Adopt(only(record.Settings, sticky)); err != nil {
+		if err := o.cfg.Adopt(selectSettings(record.Settings, targetSettings)); err != nil {
 			return err
 		}
 	}
 	if !o.sameTargets(record) || o.cfg.Fresh {
 		return nil
 	}
-	o.formatted = only(record.Settings, fixed)
+	o.formatted = selectSettings(record.Settings, formatSettings)
 	return o.cfg.Adopt(o.formatted)
 }
 
-// told reports whether the user has said a setting, now or for the last run of the store.
+// told reports whether the user has given a setting, for this run or for the last run of the store.
 func (o *runOptions) told(setting string) bool {
 	_, recorded := o.recorded[setting]
 	return recorded || o.cfg.Given(setting)
 }
 
-// adoptCopies takes over from the copies on the targets how they are made, as where the last run was on another host. Without that a target that was replaced would
-// be formatted without a copy area, and what was lost with it would not come back.
+// adoptCopies takes the setting for copies from the copies on the targets, for a store whose last run was on another host. Otherwise a
+// target that was replaced would be formatted without a copy area, and the files lost with the old one would not be restored.
 func (o *runOptions) adoptCopies(ctx context.Context) error {
 	if o.cfg.Copies != config.CopiesNone || o.cfg.CopiesSync || len(o.cfg.Targets) < 2 {
 		return nil
 	}
-	areas := openCopies(ctx, o.cfg, true, func(error) {}) // the drainer opens them again, and tells
-	sets, _ := areas.Sets()                               // those that are whole
+	areas := openCopies(ctx, o.cfg, true, func(error) {}) // the drainer opens the areas again and prints errors
+	sets, _ := areas.Sets()                               // errors are about damaged sets
 	if err := areas.close(); err != nil {
 		return err
 	}
@@ -501,8 +504,8 @@ func (o *runOptions) adoptCopies(ctx context.Context) error {
 	return checkShards(o.cfg)
 }
 
-// only returns the values of names.
-func only(settings map[string]string, names []string) map[string]string {
+// selectSettings returns the values of the named settings.
+func selectSettings(settings map[string]string, names []string) map[string]string {
 	values := make(map[string]string)
 	for _, n := range names {
 		if v, ok := settings[n]; ok {

@@ -27,16 +27,16 @@ import (
 
 type serveOptions struct{ detach, untilIdle, linger, indexSocket, joined bool }
 
-// newServe is the process that `nvmecr run` starts beside its job.
+// newServe is the command that `nvmecr run` starts in addition to its job.
 func newServe() *cobra.Command {
 	o := &serveOptions{}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the processes of a run on this host",
-		Long: `Does for the processes of a run on this host what none of them can do for the others.
+		Long: `Provides services to the processes of a run on this host, such as files that several of them share.
 nvmecr run starts it, with the settings of the run in its environment. It ends when standard
-input does; with --linger, when nobody has files of it any more after that. It prints what it exports, or why it exports nothing, when it serves. On other hosts the first process that uses
-the mount starts it with --detach; then it ends when nobody needs it any more.`,
+input ends; with --linger, when after that no process uses its files any more. When it is ready it prints what it exports, or why it exports nothing. On other hosts the first process that uses
+the mount starts it with --detach; then it ends when no process needs it any more.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app    # starts nvmecr serve`,
 		Hidden:  true,
 		Args:    cli.Args(cobra.NoArgs),
@@ -48,16 +48,16 @@ the mount starts it with --detach; then it ends when nobody needs it any more.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.detach, "detach", false, "serve in the background, and return when that serves [NVMECR_DETACH]")
-	f.BoolVar(&o.untilIdle, "until-idle", false, "end when nobody needs it any more [NVMECR_UNTIL_IDLE]")
+	f.BoolVar(&o.detach, "detach", false, "serve in the background, and return when the server is ready [NVMECR_DETACH]")
+	f.BoolVar(&o.untilIdle, "until-idle", false, "end when no process needs it any more [NVMECR_UNTIL_IDLE]")
 	f.BoolVar(&o.indexSocket, "index-socket", false, "descriptor 3 is the socket at which other hosts reach the index of the job's files [NVMECR_INDEX_SOCKET]")
 	f.BoolVar(&o.joined, "joined", false, "the index of the job's files is in the server of another host [NVMECR_JOINED]")
-	f.BoolVar(&o.linger, "linger", false, "go on at the end of input while processes have files of it [NVMECR_LINGER]")
+	f.BoolVar(&o.linger, "linger", false, "continue after the end of input while processes use its files [NVMECR_LINGER]")
 	return cmd
 }
 
-// detach starts another process that serves, of a session of its own and without anything that this one has open. It prints
-// why nothing is exported, if so.
+// detach starts a server in a session of its own, without any descriptor of this process, and waits until it is
+// ready. If the server exports nothing detach prints the reason.
 func detach(stderr io.Writer) error {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("descriptors of the process that starts nvmecr serve (Linux 5.11 is needed): %w", err)
@@ -90,37 +90,37 @@ func detach(stderr io.Writer) error {
 	return nil
 }
 
-// A server with --until-idle checks at this interval whether it is idle, and ends after so many checks.
+// A server with --until-idle checks at this interval whether it is idle, and ends after idleChecks checks in a row.
 const (
-	idleLook  = time.Second
-	idleLooks = 10
+	idleInterval = time.Second
+	idleChecks   = 10
 )
 
 // untilIdle returns when s has been idle for a while. A process that starts later starts another server.
 func untilIdle(ctx context.Context, s *serve.Server, group string) {
-	look := time.NewTicker(idleLook)
+	look := time.NewTicker(idleInterval)
 	defer look.Stop()
-	for idle := 0; idle < idleLooks; {
+	for idle := 0; idle < idleChecks; {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
 			return
 		}
-		if idle++; !s.Idle() || idle == idleLooks && !owner.Unattached(group) {
+		if idle++; !s.Idle() || idle == idleChecks && !owner.Unattached(group) {
 			idle = 0
 		}
 	}
 }
 
-// serve says on stdout that it serves, and runs until stdin ends, or until no process needs it.
+// serve prints on stdout that it is ready, and serves until stdin ends, or until no process needs it.
 func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	cfg, err := config.FromEnv(os.Getenv)
 	if err != nil {
 		return cli.UsageError{Err: err}
 	}
-	// What is typed at the terminal is for the job, which goes on until it ends.
+	// Signals of the terminal are for the job, and this process ends after the job.
 	signal.Ignore(syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
-	signal.Ignore(syscall.SIGPIPE) // the reader of its output may have been killed
+	signal.Ignore(syscall.SIGPIPE) // the reader of stdout may have been killed
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	group := store.LockGroup(cfg.Run)
@@ -143,18 +143,18 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		return err
 	}
 	endPeer := func() {}
-	if o.untilIdle || o.joined { // a host without the run's drainer
+	if o.untilIdle || o.joined { // this host has no drainer
 		endPeer = startPeer(cfg)
 	}
 	defer endPeer()
 	if !o.untilIdle {
 		killed := awaitEnd(ctx, stdin)
 		endPeer()
-		if !o.linger || !killed && becomesIdle(s) { // if it was killed, the processes of the job have not ended
+		if !o.linger || !killed && becomesIdle(s) { // if nvmecr run was killed, its job may still run
 			return s.Close()
 		}
 	}
-	fmt.Fprintln(stdout, lingering) // unread if nvmecr run was killed
+	fmt.Fprintln(stdout, lingering) // not read if nvmecr run was killed
 	if err := detachStdio(); err != nil {
 		return errors.Join(err, s.Close())
 	}
@@ -164,20 +164,21 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	return err
 }
 
-// endSeen is how long after the end of a job it may take until its processes are seen to have ended, on a busy host, too.
-const endSeen = time.Second
+// exitNotice is how long the server may take, also on a busy host, to notice that the processes of an ended job have
+// ended.
+const exitNotice = time.Second
 
-// becomesIdle reports whether no process has files of s, at once or as soon as s has seen the end of the job's processes.
+// becomesIdle reports whether no process uses files of s, now or within exitNotice.
 func becomesIdle(s *serve.Server) bool {
-	for begin := time.Now(); !s.Idle(); time.Sleep(endSeen / 100) {
-		if time.Since(begin) > endSeen {
+	for begin := time.Now(); !s.Idle(); time.Sleep(exitNotice / 100) {
+		if time.Since(begin) > exitNotice {
 			return false
 		}
 	}
 	return true
 }
 
-// serveTree has s serve the tree of the job, to processes of this host, and of others where it is given a socket for that.
+// serveTree has s serve the tree of the job to processes of this host and, with --index-socket, of other hosts.
 func (o *serveOptions) serveTree(s *serve.Server) error {
 	if !o.indexSocket {
 		return s.ServeTree(nil)
@@ -191,11 +192,12 @@ func (o *serveOptions) serveTree(s *serve.Server) error {
 	return s.ServeTree(others)
 }
 
-// awaitEnd returns when input has ended. Then nvmecr run was killed, unless it has written something.
+// awaitEnd waits for the end of input. nvmecr run writes a line before it closes the input, so input without a line
+// means that nvmecr run was killed.
 func awaitEnd(ctx context.Context, input io.Reader) (killed bool) {
 	ended := make(chan bool, 1)
 	go func() {
-		n, _ := io.Copy(io.Discard, input) // any end is the end
+		n, _ := io.Copy(io.Discard, input) // an error is an end, too
 		ended <- n == 0
 	}()
 	select {
@@ -205,7 +207,7 @@ func awaitEnd(ctx context.Context, input io.Reader) (killed bool) {
 	return killed
 }
 
-// detachStdio closes terminals and pipes that this process has inherited: a reader of such a pipe may wait for its end.
+// detachStdio redirects the standard descriptors to /dev/null. They may be pipes whose reader waits for their end.
 func detachStdio() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -218,27 +220,29 @@ func detachStdio() error {
 	return err
 }
 
-// What serve says when it has exported the files, and when there was nothing to export; and that it goes on.
+// Lines that serve prints: it exports the files; it serves and has nothing to export; it continues after the end of
+// input.
 const (
 	exported  = "exported"
 	served    = "serving"
 	lingering = "lingering"
 )
 
-// export exports the files where the run says, and says so, or why not.
+// export exports the files at the directory of the settings. It returns the line to print: exported, served, or an
+// error.
 func export(s *serve.Server, cfg *config.Config) string {
 	if cfg.Export == "" {
 		return served
 	}
 	if !mayMount() && !hasFusermount() {
-		return "mounting takes root, or fusermount3 and no no_new_privs"
+		return "mounting needs root, or fusermount3 without no_new_privs"
 	}
 	err := makeViewDirectory(cfg.Export)
 	if err == nil {
 		err = s.Export(cfg.Export)
 	}
 	if err != nil {
-		_ = os.Remove(cfg.Export) // there may be none
+		_ = os.Remove(cfg.Export) // may not exist
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return exported

@@ -24,26 +24,27 @@ import (
 	"nvmecr/nvmf"
 )
 
-// serveStart is the time that `nvmecr serve` has to begin, serveEnd the time that it has to end. A process that ends is noticed at
-// once. These limits are for one that hangs, and are longer than anything takes on a busy host.
+// serveStart is how long `nvmecr serve` may take to start, serveEnd how long to end. The end of the process is
+// noticed at once. These limits are for one that hangs, and longer than a busy host needs.
 const (
 	serveStart = 2 * time.Minute
 	serveEnd   = time.Minute
 )
 
-// A serveProcess is `nvmecr serve` as a process of its own. It ends with the lifeline, so at the latest with this process, unless it lingers.
+// A serveProcess is a child process `nvmecr serve`. Unless it lingers, it ends when the lifeline closes, which
+// happens at the latest when this process ends.
 type serveProcess struct {
 	cmd      *exec.Cmd
 	ended    chan struct{} // closed when the process has ended
-	lifeline *os.File      // the process ends when this closes, also if this process dies
+	lifeline *os.File      // closing it ends the child, also if this process dies
 	stdout   *os.File
-	says     *bufio.Reader // of stdout
+	output   *bufio.Reader // reads stdout
 	stderr   io.Writer
-	view     string // directory of the exported view; "" if there is none
+	view     string // directory of the exported view; "" without a view
 }
 
-// startServeProcess starts `nvmecr serve` with the settings of the run. The view that it exports becomes one of the settings. index is
-// the socket at which other hosts reach the index of the tree, or nil.
+// startServeProcess starts `nvmecr serve` with the settings of the run, and sets cfg.Export to the directory of the
+// view that it exports. index is the socket at which other hosts reach the index of the tree, or nil.
 func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, stderr io.Writer) (*serveProcess, error) {
 	cmd, err := serveCommand(cfg, linger, joined, index)
 	if err != nil {
@@ -70,10 +71,10 @@ func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, 
 	}
 	s := &serveProcess{
 		cmd: cmd, ended: make(chan struct{}), lifeline: lifeline,
-		stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.Export,
+		stdout: stdout, output: bufio.NewReader(stdout), stderr: stderr, view: cfg.Export,
 	}
 	go func() {
-		_ = cmd.Wait() // how it has ended is in cmd.ProcessState
+		_ = cmd.Wait() // the status is in cmd.ProcessState
 		close(s.ended)
 	}()
 	if err := s.await(cfg); err != nil {
@@ -83,8 +84,8 @@ func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, 
 	return s, nil
 }
 
-// serveCommand returns the command of `nvmecr serve`. One that lingers outlives the run while processes of the job have files
-// open in it. One that has joined has no tree.
+// serveCommand returns the command of `nvmecr serve`. With linger it outlives the run while processes of the job have
+// files open in it. With joined another host serves the index of the tree.
 func serveCommand(cfg *config.Config, linger, joined bool, index *os.File) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -102,15 +103,16 @@ func serveCommand(cfg *config.Config, linger, joined bool, index *os.File) (*exe
 		cmd.Args, cmd.ExtraFiles = append(cmd.Args, "--index-socket"), []*os.File{index}
 	}
 	cmd.Env = cfg.Environ(os.Environ())
-	cmd.Dir = "/" // not in what it exports
+	cmd.Dir = "/" // must not be in the exported view
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd, nil
 }
 
-// await reads the first line of the process, which says whether it exports the view. If it does not, cfg.Export becomes "".
+// await reads the first line of the process, which says whether it exports the view. If it does not, cfg.Export
+// becomes "".
 func (s *serveProcess) await(cfg *config.Config) error {
 	_ = s.stdout.SetReadDeadline(time.Now().Add(serveStart))
-	said, err := s.says.ReadString('\n')
+	said, err := s.output.ReadString('\n')
 	if err != nil {
 		return err
 	}
@@ -124,20 +126,20 @@ func (s *serveProcess) await(cfg *config.Config) error {
 	return nil
 }
 
-// joinServeProcess makes the settings those of a run on whose host another run of the job has a serve process.
+// joinServeProcess sets cfg for a run on a host where another run of the job has a serve process.
 func joinServeProcess(cfg *config.Config) (err error) {
 	cfg.Command, err = os.Executable()
 	cfg.Export = viewOf(cfg)
-	switch lookAt(filepath.Join(cfg.Export, "self")) {
+	switch statView(filepath.Join(cfg.Export, "self")) {
 	case nil, os.ErrDeadlineExceeded: // the server has a view and is busy
 	default:
-		cfg.Export = "" // it exports nothing
+		cfg.Export = "" // there is no view
 	}
 	return err
 }
 
-// viewOf returns the directory of the view, in that of the run, the same on each host; "" where there is to be none. Of
-// memory of each process, and of a drive that one process can use at a time, there is none.
+// viewOf returns the directory of the view, which has the same path on each host; "" if the run has no view. Memory
+// of each process and drives that one process can use at a time have no view.
 func viewOf(cfg *config.Config) string {
 	if !cfg.FUSE || slices.ContainsFunc(cfg.Targets, func(t nvmf.TransportID) bool {
 		return t.Transport == nvmf.Mem || t.Transport == nvmf.PCIe
@@ -147,7 +149,7 @@ func viewOf(cfg *config.Config) string {
 	return filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), owner.ViewName)
 }
 
-// makeViewDirectory makes it, in place of one whose server was killed.
+// makeViewDirectory creates the directory of the view. It replaces a view whose server was killed.
 func makeViewDirectory(dir string) error {
 	removeDeadViews(dir)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -156,8 +158,8 @@ func makeViewDirectory(dir string) error {
 	return nil
 }
 
-// removeDeadViews removes what servers have left on this host that were killed: at own, and where the run was killed, too, or
-// the step of a job of Slurm has ended. Those of other runs in progress are not looked at.
+// removeDeadViews removes views on this host whose server was killed: the one at own, and those of runs that have
+// ended. Views of other runs in progress are left alone.
 func removeDeadViews(own string) {
 	groups, _ := filepath.Glob(owner.Directory("*"))
 	for _, group := range groups {
@@ -165,17 +167,19 @@ func removeDeadViews(own string) {
 		if dir != own && owner.InUse(strings.TrimPrefix(group, owner.Directory(""))) {
 			continue
 		}
-		if lookAt(dir) == unix.ENOTCONN {
+		if statView(dir) == unix.ENOTCONN {
 			_ = errors.Join(fuseview.Detach(dir), os.Remove(dir)) // the next run tries again
 		}
 	}
 }
 
-// viewPatience is how long a server may take to answer for its view. One that was stopped, or hangs in the kernel after it was killed, never does.
-const viewPatience = time.Second
+// viewTimeout is how long a FUSE server may take to answer for its view. A stopped server, or one that hangs in the
+// kernel after it was killed, never answers.
+const viewTimeout = time.Second
 
-// lookAt returns why there is no view at dir, or os.ErrDeadlineExceeded if its server does not answer. The thread that waits then ends with this process.
-func lookAt(dir string) error {
+// statView returns nil if dir exists, os.ErrDeadlineExceeded if its FUSE server does not answer, or the error of
+// lstat. After a time-out the waiting thread ends with this process.
+func statView(dir string) error {
 	answer := make(chan error, 1)
 	go func() {
 		var st unix.Stat_t
@@ -184,24 +188,25 @@ func lookAt(dir string) error {
 	select {
 	case err := <-answer:
 		return err
-	case <-time.After(viewPatience):
+	case <-time.After(viewTimeout):
 		return os.ErrDeadlineExceeded
 	}
 }
 
-// stop ends it, and waits until it has ended, or says that it goes on while processes need it.
+// stop ends the process. It waits until it has ended, or until it says that it lingers for processes that use its
+// files.
 func (s *serveProcess) stop() (lingers bool) {
-	_, _ = s.lifeline.WriteString("ended\n") // it may have been killed
+	_, _ = s.lifeline.WriteString("ended\n") // fails if it was killed
 	s.lifeline.Close()
 	defer s.stdout.Close()
-	_ = s.cmd.Process.Signal(syscall.SIGCONT) // it may be stopped
+	_ = s.cmd.Process.Signal(syscall.SIGCONT) // a stopped process (SIGSTOP) would not notice the end of input
 	kill := time.AfterFunc(serveEnd, func() {
 		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve did not end within %s and is killed\n", serveEnd)
 		_ = s.cmd.Process.Kill()
 	})
 	defer kill.Stop()
 	_ = s.stdout.SetReadDeadline(time.Time{})
-	if said, _ := io.ReadAll(s.says); string(said) == lingering+"\n" {
+	if said, _ := io.ReadAll(s.output); string(said) == lingering+"\n" {
 		return true
 	}
 	<-s.ended
@@ -209,18 +214,18 @@ func (s *serveProcess) stop() (lingers bool) {
 	return false
 }
 
-// forget closes the connections to a process that has ended. Its view is that of the successor.
-func (s *serveProcess) forget() {
+// disconnect closes the pipes of a process that has ended. Its successor keeps the view.
+func (s *serveProcess) disconnect() {
 	s.lifeline.Close()
 	s.stdout.Close()
 }
 
-// removeView removes the directory of the view, and the mount that is left if the server was killed.
+// removeView removes the directory of the view, and the mount that a killed server has left.
 func (s *serveProcess) removeView() {
 	if s.view == "" {
 		return
 	}
-	if err := lookAt(s.view); err != unix.ENOENT { // the server was killed, and another process may have mounted a view since
+	if err := statView(s.view); err != unix.ENOENT { // a mount is left: the server was killed, or another process has mounted a view since
 		_ = fuseview.Detach(s.view)
 	}
 	if err := os.Remove(s.view); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,8 @@ import (
 	"nvmecr/internal/store"
 )
 
-// TestJoinServeProcess: a run has the view of the one that it joins, also where the server is too busy to answer, and none where there is none.
+// TestJoinServeProcess checks that a run has the view of the run that it joins, also if the server is too busy to answer, and none if
+// that has none.
 func TestJoinServeProcess(t *testing.T) {
 	cfg := config.Default()
 	var err error
@@ -33,7 +34,7 @@ func TestJoinServeProcess(t *testing.T) {
 	if err != nil {
 		t.Skip("no FUSE here: ", err)
 	}
-	defer fuse.Close() // ends what waits for an answer
+	defer fuse.Close() // ends the waiting thread
 	err = unix.Mount("silent", view, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd()))
 	if err != nil {
 		t.Skip("no FUSE file system can be mounted without help: ", err)

@@ -16,12 +16,12 @@ import (
 	"nvmecr/microfs"
 )
 
-// A setReader is what the commands have in common that look for checkpoints in a store.
+// A setReader is the common part of commands that look for checkpoints in a store.
 type setReader struct {
 	reader
 	writers []int
-	lost    lostFiles         // of a tree, if that is known
-	files   []checkpoint.File // that series has listed
+	lost    lostFiles         // files of a tree that have lost bytes; nil if unknown
+	files   []checkpoint.File // the files that series has listed
 }
 
 func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {
@@ -29,7 +29,8 @@ func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {
 	cmd.Flags().IntSliceVar(&o.writers, "writers", nil, "`RANKS` that write a part of every checkpoint, such as 0,4,8, where not all do [NVMECR_WRITERS]")
 }
 
-// series returns the checkpoints of a pattern, or of all files. What cannot be read has been told (reader.failed).
+// series returns the checkpoints that match a pattern, or all. Errors of single ranks have been reported
+// (reader.failed).
 func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Series, error) {
 	if _, err := checkpoint.Find(nil, pattern, checkpoint.Job{}); err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 	var job checkpoint.Job
 	err := o.open(cmd)
 	switch {
-	case errors.Is(err, parttable.ErrNoTable): // then there is no checkpoint, but for copies
+	case errors.Is(err, parttable.ErrNoTable): // the store has no checkpoint; its copies may have
 		o.areas = len(o.cfg.Targets) > 1
 	case err != nil:
 		return nil, err
@@ -58,18 +59,18 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 	return checkpoint.Find(files, o.patternInside(pattern), job)
 }
 
-// patternInside returns a pattern as the series of a store have theirs: from the mount on, without a slash in front.
+// patternInside returns a pattern relative to the mount point, without a leading slash, as a Series has it.
 func (o *setReader) patternInside(pattern string) string {
 	if pattern == "" {
 		return ""
 	}
-	return strings.TrimPrefix(o.inside(pattern), "/")
+	return strings.TrimPrefix(o.pathInStore(pattern), "/")
 }
 
-// first returns the argument of a command that takes one at most.
-func first(args []string) string { return strings.Join(args, "") }
+// optionalArg returns the optional argument of a command that takes one at most.
+func optionalArg(args []string) string { return strings.Join(args, "") }
 
-// list returns the files of all ranks, and the ranks that are expected to have written some.
+// list returns the files of all ranks, and the job whose ranks are expected to have written them.
 func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job checkpoint.Job, err error) {
 	job = checkpoint.Job{Ranks: o.size, Writers: o.writers, Tree: o.tree}
 	if o.tree {
@@ -91,7 +92,7 @@ func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job chec
 	case len(job.Writers) > 0:
 	case o.rank != allRanks:
 		job.Writers = []int{o.rank}
-	case len(o.broken) > 0: // what they have is not known
+	case len(o.broken) > 0: // their files are unknown
 		job.Writers = o.ranks()
 	}
 	return files, job, nil

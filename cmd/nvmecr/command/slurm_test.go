@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// PrologSlurmctld runs for all jobs of the cluster: what is wrong with the inventory, or with a setting, may not hold up those that ask for no space.
+// TestSlurmPrologOfOtherJobs checks that errors of the inventory, or of a setting, do not delay jobs that request no space:
+// PrologSlurmctld runs for all jobs of the cluster.
 func TestSlurmPrologOfOtherJobs(t *testing.T) {
 	dir := t.TempDir()
 	inventory, squeue := filepath.Join(dir, "site.yaml"), filepath.Join(dir, "squeue")

@@ -14,7 +14,7 @@ import (
 	"nvmecr/slurm"
 )
 
-// What is wrong with an installation is said in the words of what to do.
+// TestSlurmCheckState checks the remedies for a wrong state directory.
 func TestSlurmCheckState(t *testing.T) {
 	dir := t.TempDir()
 	open, file := filepath.Join(dir, "open"), filepath.Join(dir, "file")
@@ -24,7 +24,7 @@ func TestSlurmCheckState(t *testing.T) {
 	self := fmt.Sprintf("slurm(%d)", os.Getuid())
 	for _, tt := range []struct{ state, user, remedy string }{
 		{dir, self, ""},
-		{dir, "", ""}, // whose it has to be is not known
+		{dir, "", ""}, // the required owner is unknown
 		{dir, "slurm(987654)", "run as slurm(987654), and it belongs to user"},
 		{open, self, "chmod 700"},
 		{file, self, "no directory"},

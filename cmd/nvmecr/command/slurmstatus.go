@@ -21,7 +21,7 @@ import (
 	"nvmecr/slurm"
 )
 
-// leaseLine is a lease as status prints it. It has no key.
+// leaseLine is a lease as status prints it, without the key.
 type leaseLine struct {
 	Name    string      `json:"name"`
 	State   string      `json:"state"`
@@ -29,11 +29,11 @@ type leaseLine struct {
 	Job     uint32      `json:"job"`
 	Nodes   string      `json:"nodes"`
 	Size    nvmf.Bytes  `json:"size"`
-	Used    *nvmf.Bytes `json:"used,omitempty"` // by files; not there where the store cannot be looked at from here
+	Used    *nvmf.Bytes `json:"used,omitempty"` // by files; nil if the store cannot be read from here
 	Targets []string    `json:"targets"`
 	Started time.Time   `json:"started"`
 	Ended   *time.Time  `json:"ended,omitempty"`
-	Until   *time.Time  `json:"until,omitempty"` // it is freed, unless the job comes again
+	Until   *time.Time  `json:"until,omitempty"` // when the space is freed, unless the job returns
 }
 
 func describeLease(l *slurm.Lease) leaseLine {
@@ -53,13 +53,13 @@ func describeLease(l *slurm.Lease) leaseLine {
 	return line
 }
 
-// looksAtOnce bounds how many stores are looked at at the same time.
-const looksAtOnce = 16
+// maxStats is how many stores are read at the same time.
+const maxStats = 16
 
 func describeLeases(ctx context.Context, leases []*slurm.Lease) []leaseLine {
 	lines := make([]leaseLine, len(leases))
 	var group errgroup.Group
-	group.SetLimit(looksAtOnce)
+	group.SetLimit(maxStats)
 	for i, l := range leases {
 		lines[i] = describeLease(l)
 		if l.Ready {
@@ -69,7 +69,7 @@ func describeLeases(ctx context.Context, leases []*slurm.Lease) []leaseLine {
 			})
 		}
 	}
-	_ = group.Wait() // what cannot be told is not there
+	_ = group.Wait() // values that could not be read remain nil
 	return lines
 }
 
@@ -106,12 +106,13 @@ func printLeases(w io.Writer, lines []leaseLine) error {
 	return t.Flush()
 }
 
-// lookTime is how long a store may take to say how full it is.
-const lookTime = 5 * time.Second
+// statTimeout is how long `nvmecr stat` may take for a store.
+const statTimeout = 5 * time.Second
 
-// usedOf is what files have of a lease, as `nvmecr stat` sees it with the key of the job; nil where that cannot be told.
+// usedOf returns the bytes that files use in the namespaces of a lease, by `nvmecr stat` with the key of the job; nil
+// if unknown.
 func usedOf(ctx context.Context, l *slurm.Lease) *nvmf.Bytes {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, statTimeout)
 	defer cancel()
 	self, err := os.Executable()
 	if err != nil {
@@ -139,7 +140,7 @@ func usedOf(ctx context.Context, l *slurm.Lease) *nvmf.Bytes {
 	return used
 }
 
-// keyFile writes a key to a file that only this user can read.
+// keyFile writes a key to a new file that only this user can read.
 func keyFile(key string) (string, error) {
 	dir, err := os.MkdirTemp("", "nvmecr-status-")
 	if err != nil {

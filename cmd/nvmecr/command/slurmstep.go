@@ -24,27 +24,27 @@ import (
 	"nvmecr/slurm"
 )
 
-// newSlurmStep is what the SPANK plugin starts on each node of a step, before its tasks.
+// newSlurmStep is the command that the SPANK plugin starts on each node of a step, before its tasks.
 func newSlurmStep(runtime *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "step JOB STEP",
 		Short: "Hold a job's store open for the tasks of a step on this node",
-		Long: `What the SPANK plugin starts on each node before the tasks of a step. It is to them what nvmecr run is to its command. It prints the
-variables that they are to have, and ends with its standard input. That is a socket, by which the first task gives its standard error.`,
+		Long: `The SPANK plugin starts it on each node before the tasks of a step. It does for them what nvmecr run does for its command. It prints the
+variables of their environment, and ends with its standard input. That is a socket, by which the first task passes its standard error.`,
 		Example: `  #SBATCH --checkpoint=nvmf:2,capacity=40G    # starts nvmecr slurm step`,
 		Hidden:  true,
 		Args:    cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// What ends the step comes to its tasks, too, and they end first.
+			// Signals that end the step also reach its tasks, which have to end first.
 			signal.Ignore(syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE)
 			s, err := newStep()
 			if err != nil {
 				return err
 			}
-			if err := s.hold(cmd.Context(), args[0], args[1], *runtime, os.Stdout); err != nil {
-				os.Stdout.Close() // without the last word: the tasks do not start
+			if err := s.holdStore(cmd.Context(), args[0], args[1], *runtime, os.Stdout); err != nil {
+				os.Stdout.Close() // without the end marker the plugin does not start the tasks
 				fmt.Fprintln(s, cli.OneLine(err))
-				s.tell()
+				s.flush()
 				return cli.Status(1)
 			}
 			return nil
@@ -52,24 +52,24 @@ variables that they are to have, and ends with its standard input. That is a soc
 	}
 }
 
-// A step is one of Slurm's on this node, seen from the process that serves its tasks. It is what that writes to: the standard error of the
-// first task, once there is one.
+// A step is the process that serves the tasks of a Slurm step on this node. As an io.Writer it writes to the standard
+// error of the first task, and buffers until the task has passed that.
 type step struct {
-	shown chan struct{} // closed when there is one, or none will be
-	ended chan struct{} // closed when all tasks have ended
+	outputSet chan struct{} // closed when the output is known, or when there will be none
+	ended     chan struct{} // closed at the end of all tasks
 
-	mu   sync.Mutex
-	kept bytes.Buffer // until there is one
-	to   *os.File
+	mu       sync.Mutex
+	buffered bytes.Buffer // written before the output was known
+	output   *os.File
 }
 
-// newStep has the plugin at its standard input.
+// newStep expects the socket of the plugin at standard input.
 func newStep() (*step, error) {
 	conn, err := net.FileConn(os.Stdin)
 	if err != nil {
 		return nil, fmt.Errorf("standard input is not the socket of Slurm's plugin, which starts this: %w", err)
 	}
-	s := &step{shown: make(chan struct{}), ended: make(chan struct{})}
+	s := &step{outputSet: make(chan struct{}), ended: make(chan struct{})}
 	plugin, ok := conn.(*net.UnixConn)
 	if !ok {
 		return nil, errors.New("standard input is not the socket of Slurm's plugin, which starts this")
@@ -78,23 +78,23 @@ func newStep() (*step, error) {
 	return s, nil
 }
 
-// receiveTasks takes what the tasks give, until they have ended.
+// receiveTasks receives the descriptors that tasks pass, until the tasks have ended.
 func (s *step) receiveTasks(plugin *net.UnixConn) {
 	defer close(s.ended)
 	word, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
 	for {
 		n, size, _, _, err := plugin.ReadMsgUnix(word, rights)
 		if n == 0 || err != nil {
-			s.show(nil)
+			s.setOutput(nil)
 			return
 		}
 		for _, fd := range descriptors(rights[:size]) {
-			s.show(os.NewFile(uintptr(fd), "standard error of the first task"))
+			s.setOutput(os.NewFile(uintptr(fd), "standard error of the first task"))
 		}
 	}
 }
 
-// descriptors are those that a message came with.
+// descriptors returns the descriptors in a control message.
 func descriptors(rights []byte) (fds []int) {
 	messages, err := syscall.ParseSocketControlMessage(rights)
 	if err != nil {
@@ -108,49 +108,50 @@ func descriptors(rights []byte) (fds []int) {
 	return fds
 }
 
-// show has f be what is written to from now on; nil: nothing will be any more, if nothing is yet.
-func (s *step) show(f *os.File) {
+// setOutput makes f the output, and writes what was buffered. nil means that there will be no output. Only the first
+// call counts.
+func (s *step) setOutput(f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-s.shown:
-		return // there is one
+	case <-s.outputSet:
+		return // already set
 	default:
 	}
 	if f != nil {
 		syscall.CloseOnExec(int(f.Fd()))
-		s.to = f
-		_, _ = s.kept.WriteTo(f)
+		s.output = f
+		_, _ = s.buffered.WriteTo(f)
 	}
-	close(s.shown)
+	close(s.outputSet)
 }
 
-// tell waits until what was written is told.
-func (s *step) tell() { <-s.shown }
+// flush waits until buffered text is written.
+func (s *step) flush() { <-s.outputSet }
 
-// Write never fails: the reader may have ended.
+// Write never fails, since the reader may have ended.
 func (s *step) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.to == nil {
-		return s.kept.Write(text)
+	if s.output == nil {
+		return s.buffered.Write(text)
 	}
-	_, _ = s.to.Write(text)
+	_, _ = s.output.Write(text)
 	return len(text), nil
 }
 
-// hold holds the store of the job open until the tasks have ended, after it has printed their variables.
-func (s *step) hold(ctx context.Context, job, name, runtime string, out io.WriteCloser) error {
+// holdStore keeps the store of the job open until the tasks have ended. It prints their variables when the store is ready.
+func (s *step) holdStore(ctx context.Context, job, name, runtime string, out io.WriteCloser) error {
 	id, err := strconv.ParseUint(job, 10, 32)
 	if err != nil {
 		return cli.UsageError{Err: fmt.Errorf("JOB: %w", err)}
 	}
 	env, err := slurm.Environment(uint32(id), runtime)
 	if err != nil {
-		return fmt.Errorf("what the Prolog of this node has made for job %d: %w", id, err)
+		return fmt.Errorf("files that the Prolog of this node writes for job %d: %w", id, err)
 	}
 	before := os.Environ()
-	for _, line := range append(env, config.JobVariable+"=") { // what may be there is of the run that the job was submitted in
+	for _, line := range append(env, config.JobVariable+"=") { // present values are those of the environment in which the job was submitted
 		name, value, _ := strings.Cut(line, "=")
 		if err := os.Setenv(name, value); err != nil {
 			return err
@@ -171,11 +172,11 @@ func (s *step) hold(ctx context.Context, job, name, runtime string, out io.Write
 	if err != nil {
 		return err
 	}
-	_, err = o.around(ctx, dir, nil, func() (int, error) { return 0, s.drained(o, before, library, out) })
+	_, err = o.withStore(ctx, dir, nil, func() (int, error) { return 0, s.drained(o, before, library, out) })
 	return err
 }
 
-// drained is runDrained for tasks that the step starts.
+// drained is runDrained for tasks that Slurm starts.
 func (s *step) drained(o *runOptions, before []string, library string, out io.WriteCloser) error {
 	_, env := preload.Propagate(o.cfg, []string{"srun"}, preload.Environ(o.cfg, os.Environ(), library))
 	if err := o.stage(env, surroundings{}); err != nil {
@@ -186,7 +187,7 @@ func (s *step) drained(o *runOptions, before []string, library string, out io.Wr
 		return err
 	}
 	defer d.finish()
-	env = append(env, "NVMECR_JOB_ID="+o.cfg.Job) // so nvmecr run joins
+	env = append(env, "NVMECR_JOB_ID="+o.cfg.Job) // by which nvmecr run joins this run
 	if err := printChanges(out, before, env); err != nil {
 		return err
 	}
@@ -194,10 +195,11 @@ func (s *step) drained(o *runOptions, before []string, library string, out io.Wr
 	return nil
 }
 
-// ready is the plugin's sign that all variables have come.
+// ready is the end marker of the variables.
 const ready = "ready"
 
-// printChanges prints what makes one environment the other, as the plugin reads it: NAME=VALUE or, for what is to go, NAME, and a NUL behind each.
+// printChanges prints the differences between two environments for the plugin: NAME=VALUE for a variable to set, NAME
+// for one to remove, each followed by a NUL.
 func printChanges(out io.WriteCloser, before, after []string) error {
 	var text strings.Builder
 	has := make(map[string]bool)

@@ -7,8 +7,8 @@ import (
 	"nvmecr/internal/config"
 )
 
-// checkFresh refuses to start a store over while the second level has checkpoints of it. The next run would go on with the newest of them, which
-// may have a higher number than all that this run writes, and --keep would remove those of this run.
+// checkFresh refuses to start a store over while the second level has checkpoints of the store. The next run would continue from the
+// newest of these checkpoints, whose number may be higher than all that this run writes, and --keep would remove the checkpoints of this run.
 func (o *runOptions) checkFresh() error {
 	if !o.cfg.Fresh || o.cfg.Level2 == "" {
 		return nil
@@ -25,8 +25,8 @@ func (o *runOptions) checkFresh() error {
 		o.cfg.Level2, count(len(sets), "checkpoint"), o.cfg.Name, printable(sets[0].Dir))
 }
 
-// stage copies the newest checkpoint from its copies or the second level to the store, if the store has not got it: as the first part of the job. A
-// run that starts over, or that is part of another one, does not.
+// stage restores the newest checkpoint from copies or the second level before the job, if the store does not have it.
+// A run that starts over, or is part of another one, skips this.
 func (o *runOptions) stage(env []string, at surroundings) error {
 	if o.cfg.Level2 == "" && o.cfg.Copies == config.CopiesNone || o.cfg.Fresh || o.joined || o.oneLevel {
 		return nil

@@ -30,8 +30,8 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat [flags] [PATH]",
 		Short: "Show the state of the partitions, or of a file",
-		Long: `Without PATH: where each rank's partition lies, how full it is, the state of its
-log, and, with real targets, which run says that it has the store. With PATH: what is known of the file in every rank that has it.`,
+		Long: `Without PATH: the target of each rank's partition, how full it is, the state of its
+log, and, on targets other than the embedded one, the run in progress. With PATH: the attributes of the file in every rank that has it.`,
 		Example: `  nvmecr stat
   nvmecr stat --json --rank 0 /melt.600.0`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
@@ -40,7 +40,7 @@ log, and, with real targets, which run says that it has the store. With PATH: wh
 				return err
 			}
 			if len(args) == 1 {
-				return o.files(cmd.Context(), cmd.OutOrStdout(), o.inside(args[0]))
+				return o.files(cmd.Context(), cmd.OutOrStdout(), o.pathInStore(args[0]))
 			}
 			return o.store(cmd.Context(), cmd.OutOrStdout())
 		},
@@ -50,7 +50,7 @@ log, and, with real targets, which run says that it has the store. With PATH: wh
 	return cmd
 }
 
-// A partition is what `stat` shows of one; sizes are in bytes.
+// A partition is the JSON of a partition. Sizes are in bytes.
 type partition struct {
 	Rank      int        `json:"rank"` // -1: the singleton partition
 	Target    string     `json:"target"`
@@ -69,7 +69,7 @@ type partition struct {
 	StateMax    nvmf.Bytes `json:"state_max,omitempty"`
 	Generation  uint64     `json:"generation,omitempty"` // mounts for writing
 	Checkpoints uint64     `json:"checkpoints,omitempty"`
-	// Namesakes are files of which another rank has one of the same path.
+	// Namesakes are paths of files that another rank has, too.
 	Namesakes []string `json:"namesakes,omitempty"`
 }
 
@@ -96,7 +96,7 @@ func (o *statOptions) store(ctx context.Context, w io.Writer) error {
 			}
 			return nil
 		})
-		if err != nil && !errors.Is(err, syscall.ENOENT) { // it went away while we looked
+		if err != nil && !errors.Is(err, syscall.ENOENT) { // removed meanwhile
 			return o.explain(err, rank, "/")
 		}
 		for i := range list {
@@ -135,7 +135,7 @@ func (p *partition) fill(s microfs.StatFS) {
 	p.Generation, p.Checkpoints = s.Generation, s.Checkpoints
 }
 
-// used says how much of all partitions files take.
+// used formats how much of all partitions is in use.
 func used(list []partition) string {
 	var used, all nvmf.Bytes
 	for _, p := range list {
@@ -167,17 +167,17 @@ func (o *statOptions) printPartitions(w io.Writer, list []partition) error {
 	return t.Flush()
 }
 
-// printRun tells of the run that has the store, as far as it says so itself.
+// printRun prints the run in progress, from its run record.
 func (o *statOptions) printRun(ctx context.Context, w io.Writer) error {
 	run, err := store.InProgress(ctx, o.cfg)
 	if err == nil && run != nil {
-		_, err = fmt.Fprintf(w, "run in progress: %s; last sign of life %s by its clock\n", printable(run.String()), run.Written.Local().Format(time.DateTime))
+		_, err = fmt.Fprintf(w, "run in progress: %s; last heartbeat %s by its clock\n", printable(run.String()), run.Written.Local().Format(time.DateTime))
 	}
 	return err
 }
 
-// namesakes returns the paths that several ranks have a file of. A program that
-// means one file by it (N-1) finds in each rank what that rank has written.
+// namesakes returns the paths that several ranks have files at. A program that expects one shared file there (N-1)
+// finds in each rank what that rank wrote.
 func namesakes(owners map[string][]int) (paths []string) {
 	for name, ranks := range owners {
 		if len(ranks) > 1 {
@@ -188,7 +188,7 @@ func namesakes(owners map[string][]int) (paths []string) {
 	return paths
 }
 
-// maxNamesakes is how many are printed; JSON has all.
+// maxNamesakes is the maximum number of paths printed. JSON has all.
 const maxNamesakes = 10
 
 func printNamesakes(w io.Writer, paths []string, owners map[string][]int) error {

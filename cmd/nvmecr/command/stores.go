@@ -26,11 +26,11 @@ func newStores() *cobra.Command {
 	o := &storesOptions{}
 	cmd := &cobra.Command{
 		Use:   "stores [flags]",
-		Short: "List the stores of this user that this host knows",
-		Long: `Lists the stores that have a state directory here, with where they lie, how large
-the file of an embedded one is and how much of it is taken, how many ranks it was
-formatted for, when a run was last started, and whether one is in progress here. What is
-not known of a store that cannot be read is "?"; the reasons follow, and the exit status is 1.`,
+		Short: "List the stores of this user on this host",
+		Long: `Lists the stores that have a state directory here, with their targets, how large
+the file of an embedded one is and how much of it is allocated, how many ranks it was
+formatted for, when a run was last started, and whether one is in progress here. Values
+of a store that cannot be read are "?"; the reasons follow, and the exit status is 1.`,
 		Example: `  nvmecr stores
   nvmecr stores --json`,
 		Args: cli.Args(cobra.NoArgs),
@@ -42,17 +42,17 @@ not known of a store that cannot be read is "?"; the reasons follow, and the exi
 	return cmd
 }
 
-// A storeEntry is one line; sizes are in bytes.
+// A storeEntry is a store in the list. Sizes are in bytes.
 type storeEntry struct {
 	Name  string     `json:"name"`
 	Where string     `json:"where"`           // the image, or the targets
 	Size  nvmf.Bytes `json:"size,omitempty"`  // of the image
-	Used  nvmf.Bytes `json:"used,omitempty"`  // what the image takes on the disk
-	Ranks int        `json:"ranks,omitempty"` // of an embedded store; 0: not formatted, or not known
+	Used  nvmf.Bytes `json:"used,omitempty"`  // allocated to the image
+	Ranks int        `json:"ranks,omitempty"` // of an embedded store; 0: not formatted, or unknown
 	Last  time.Time  `json:"last_run,omitzero"`
 	InUse bool       `json:"in_use"`
 
-	Problem string `json:"problem,omitempty"` // why the rest is not known
+	Problem string `json:"problem,omitempty"` // why other fields are unknown
 }
 
 func (o *storesOptions) list(ctx context.Context, w io.Writer) error {
@@ -104,7 +104,7 @@ func (o *storesOptions) print(w io.Writer, entries []storeEntry) error {
 	return t.Flush()
 }
 
-// describeStore looks at a store without a connection to anything.
+// describeStore describes a store without connecting to targets.
 func describeStore(ctx context.Context, name string) (storeEntry, error) {
 	e := storeEntry{Name: name}
 	dir, err := store.FindStateDir(name)
@@ -112,7 +112,7 @@ func describeStore(ctx context.Context, name string) (storeEntry, error) {
 		return e, err
 	}
 	record, err := dir.Load()
-	if errors.Is(err, fs.ErrNotExist) { // its first run died before it came to that
+	if errors.Is(err, fs.ErrNotExist) { // the first run died before it recorded anything
 		record, err = &store.Record{Embedded: true}, nil
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func describeStore(ctx context.Context, name string) (storeEntry, error) {
 	e.Where = dir.Image()
 	info, err := os.Stat(e.Where)
 	if err != nil {
-		return e, nil // released, or taken away
+		return e, nil // released or removed
 	}
 	e.Size = nvmf.Bytes(info.Size())
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -16,14 +16,14 @@ import (
 	"nvmecr/microfs"
 )
 
-// errUnreadable is in errors about files of the store that cannot be read, as of a damaged sector.
+// errUnreadable is wrapped by errors about files of the store that cannot be read, for instance because of a damaged sector.
 var errUnreadable = errors.New("the store cannot be read there")
 
 // A storeSource reads the files of checkpoints from the store, for drain.Level.Put.
 type storeSource struct {
 	reader *reader
-	ctx    context.Context // of the command
-	// copy reads a file from its copies where the store cannot be read. It is nil if there are none.
+	ctx    context.Context // of the command; Open of drain.Source has none
+	// copy reads a range of a file from its copies, for bytes that cannot be read from the store. It is nil if there are no copies.
 	copy func(rank int, path string, b []byte, off int64) error
 
 	mu     sync.Mutex // for mounts
@@ -34,7 +34,7 @@ func newStoreSource(ctx context.Context, r *reader) *storeSource {
 	return &storeSource{reader: r, ctx: ctx, mounts: map[int]*vfs.Mount{}}
 }
 
-// files returns the file system that has the files of a rank of a drain.File.
+// files returns the file system with the files of a rank, as in drain.File.
 func (s *storeSource) files(rank int) (vfs.FS, error) {
 	switch {
 	case s.reader.tree:
@@ -52,7 +52,7 @@ func (s *storeSource) files(rank int) (vfs.FS, error) {
 		return nil, err
 	}
 	if m == nil {
-		return nil, syscall.ENOENT // nothing was ever written there
+		return nil, syscall.ENOENT // never written
 	}
 	s.mounts[rank] = m
 	return m.FS, nil
@@ -66,7 +66,8 @@ func (s *storeSource) stat(rank int, path string) (microfs.Attr, error) {
 	return files.Stat(microfs.RootIno, path, false)
 }
 
-// readCopies has what cannot be read of a checkpoint in the store be read from its copies, as they were listed. Areas without checksums may have other bytes by now.
+// readCopies makes the source read bytes from the listed copies of a checkpoint if they cannot be read from the store. Areas without
+// checksums are not used, since they may have other bytes by now.
 func (s *storeSource) readCopies(copies *copyAreas, set *drain.Set) {
 	if s.copy = nil; copies == nil || set == nil || !copies.checked() {
 		return
@@ -98,7 +99,7 @@ func (s *storeSource) Open(rank int, path string) (drain.Reader, error) {
 	return r, nil
 }
 
-// Refresh has later calls of Open see what has been written by now.
+// Refresh makes later calls of Open see what has been written since.
 func (s *storeSource) Refresh() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,13 +113,13 @@ func (s *storeSource) Refresh() (err error) {
 // Close ends the use of the store.
 func (s *storeSource) Close() error { return s.Refresh() }
 
-// A storeReader is a drain.Reader.
+// A storeReader makes a vfs.File a drain.Reader.
 type storeReader struct {
 	vfs.File
-	copy func(b []byte, off int64) error // or nil
+	copy func(b []byte, off int64) error // may be nil
 }
 
-// ReadAt fills p, or ends with io.EOF.
+// ReadAt fills p, or returns io.EOF.
 func (r storeReader) ReadAt(p []byte, off int64) (int, error) {
 	n, err := drain.ReadAt(r.File, p, off)
 	if !errors.Is(err, syscall.EIO) {
@@ -130,7 +131,7 @@ func (r storeReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, fmt.Errorf("%w: %w", errUnreadable, err)
 }
 
-// Data returns the next range that is no hole.
+// Data returns the next range that is not a hole.
 func (r storeReader) Data(off int64) (from, to int64, err error) {
 	from, err = r.SeekData(off)
 	if err == nil {
@@ -142,7 +143,7 @@ func (r storeReader) Data(off int64) (from, to int64, err error) {
 	return from, to, err
 }
 
-// Stat returns size and time of modification.
+// Stat returns the size and the time of modification.
 func (r storeReader) Stat() (int64, time.Time, error) {
 	a, err := r.File.Stat()
 	return a.Size, a.Mtime, err

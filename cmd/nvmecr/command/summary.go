@@ -21,12 +21,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// summaryTime is how long the end of a run looks at what there is: a store of some thousand files takes a few
-// milliseconds, on a host of a hundred processes for each core a second. One that takes longer has no summary.
+// summaryTime limits the time for the summary at the end of a run. A store of some thousand files takes a few
+// milliseconds, or a second on a host with a hundred processes per core. If the limit passes, there is no summary.
 const summaryTime = 10 * time.Second
 
-// summarize prints the last line of a run that began at begin and ended with status
-// code, if there is one. What goes wrong in making it is not the run's.
+// summarize prints the last line of a run, if any. begin is the start of the run, code its exit status. Errors in
+// making the summary do not fail the run.
 func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin time.Time, code int) {
 	if o.cfg.Given("log") && o.cfg.Log == config.LogError || slices.ContainsFunc(o.cfg.Targets, takesLong) {
 		return
@@ -35,7 +35,7 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 	cfg.Driver = config.DriverGo
 	record, err := dir.Load()
 	embedded := err == nil && record.Embedded
-	if embedded { // without a connection
+	if embedded { // read the image without a connection
 		cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: dir.Image()}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, summaryTime)
@@ -53,7 +53,7 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 		if line := f.line(&cfg, embedded, code); line != "" {
 			fmt.Fprintln(o.stderr, line)
 		}
-		o.sayDegraded()
+		o.reportDegraded()
 		if line := f.cost(o.cfg.MTBF, begin); line != "" {
 			fmt.Fprintln(o.stderr, line)
 		}
@@ -61,45 +61,45 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 	}
 }
 
-// takesLong says that there is nothing to look at, or not before SPDK has started.
+// takesLong reports whether a target has nothing to read after the run, or needs the slow start of SPDK.
 func takesLong(t nvmf.TransportID) bool { return t.Transport != nvmf.TCP && t.Transport != nvmf.File }
 
-// line is what there is to say.
+// line formats the summary; "" if there is nothing to print.
 func (f *found) line(cfg *config.Config, embedded bool, code int) string {
-	const unused = "nvmecr: nothing was %s under %s: does the program write there? What it is to keep has to go to that directory"
+	const unused = "nvmecr: nothing was %s under %s: does the program write there? Its checkpoints have to go to that directory"
 	switch {
 	case f == nil:
 	case f.files > 0:
 		return fmt.Sprintf("nvmecr: store %q: %s of %s new or changed; %s", cfg.Name, count(f.files, "file"), size(f.bytes), f.newest())
-	case code != 0, owner.Used(store.LockGroup(cfg.Run)): // what failed has said why
+	case code != 0, owner.Used(store.LockGroup(cfg.Run)): // the failure has been reported
 	case embedded:
 		return fmt.Sprintf(unused, "opened", cfg.Mount)
-	default: // ranks of other hosts, which may have read, do not tell
+	default: // ranks of other hosts may have read files, which is not known here
 		return fmt.Sprintf(unused, "written", cfg.Mount)
 	}
 	return ""
 }
 
-// found is what a run has left.
+// found describes the files that a run has written.
 type found struct {
-	ranks  int // that have a partition
+	ranks  int // number of ranks that have a partition
 	files  int
 	bytes  nvmf.Bytes
 	last   complete             // the newest complete file
-	shared map[string]*complete // by the name that all ranks have for it
-	tree   []checkpoint.File    // where all ranks have one tree, also those from before the run
-	job    checkpoint.Job       // that has written these
+	shared map[string]*complete // by a name that ranks have in common
+	tree   []checkpoint.File    // files of a tree, also those written before the run
+	job    checkpoint.Job       // the job of these files
 }
 
-// complete is a file that its writer has closed, in so many ranks.
+// complete is a file, or several ranks' files of one name, that its writers have closed.
 type complete struct {
 	name  string
 	rank  int
 	ranks int
-	since time.Time // of the last of them
+	since time.Time // last modification
 }
 
-// survey looks at what was changed since begin.
+// survey finds the files that were changed since begin.
 func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, error) {
 	f := &found{shared: map[string]*complete{}}
 	parts, err := store.Partitions(ctx, cfg)
@@ -115,7 +115,7 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 	}
 	for _, r := range parts {
 		if r.Tree == parttable.TreeOfJob && r.Rank != parttable.Singleton && len(parts) > 1 {
-			continue // it has no names
+			continue // the partitions of ranks have shards only
 		}
 		p, err := store.Open(ctx, cfg, store.Proc{Rank: r.Rank, Size: f.ranks}, store.Options{ReadOnly: true})
 		if errors.Is(err, microfs.ErrUnformatted) {
@@ -127,7 +127,7 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		var tree *treeWriters
 		if r.Tree == parttable.TreeOfJob {
 			tree, err = writersOfTree(ctx, cfg, p.FS, len(parts) > 1)
-			if err == nil && len(cfg.Targets) > 1 { // with one the index is lost, too
+			if err == nil && len(cfg.Targets) > 1 { // with a single target the index would be lost, too
 				tree.lost, err = lostOfTree(ctx, cfg, p)
 			}
 			if err != nil {
@@ -162,7 +162,7 @@ func (f *found) add(rank int, name string, a microfs.Attr, begin time.Time) {
 	if !a.Closed {
 		return
 	}
-	if a.Mtime.After(f.last.since) && (rank != parttable.Singleton || len(f.shared) == 0) { // ranks come first
+	if a.Mtime.After(f.last.since) && (rank != parttable.Singleton || len(f.shared) == 0) { // ranks precede the singleton partition
 		f.last = complete{name, rank, 1, a.Mtime}
 	}
 	if rank == parttable.Singleton {
@@ -174,7 +174,7 @@ func (f *found) add(rank int, name string, a microfs.Attr, begin time.Time) {
 			s = &complete{name: n}
 			f.shared[n] = s
 		}
-		if s.ranks == 0 || s.rank != rank { // ranks come one after the other
+		if s.ranks == 0 || s.rank != rank { // partitions are read one after the other
 			s.ranks, s.rank = s.ranks+1, rank
 		}
 		if a.Mtime.After(s.since) {
@@ -183,8 +183,8 @@ func (f *found) add(rank int, name string, a microfs.Attr, begin time.Time) {
 	}
 }
 
-// newest says which checkpoint is the newest that is whole: one that every rank has,
-// by the same name or with its number in it, else the newest complete file.
+// newest describes the newest complete checkpoint: a file that every rank has by the same name, or by one with its
+// number in it; otherwise the newest complete file.
 func (f *found) newest() string {
 	best := &complete{}
 	for _, s := range f.shared {
@@ -205,8 +205,8 @@ func (f *found) newest() string {
 	return "newest complete: " + printable(f.last.name)
 }
 
-// newestOfTree tells of the checkpoint of a tree that `nvmecr latest` finds: the files of all ranks, where each has one. "": it finds nothing
-// that could be one.
+// newestOfTree describes the newest checkpoint of a tree by the rules of `nvmecr latest`; "" if no files look like
+// checkpoints.
 func (f *found) newestOfTree() string {
 	series := f.series()
 	if series == nil {
@@ -219,7 +219,7 @@ func (f *found) newestOfTree() string {
 	return "newest complete: " + printable(path.Join("/", strings.Replace(series.Pattern, "{step}", set.Name, 1)))
 }
 
-// series is the one that the files of a tree are of; nil if there is none, or several could be meant.
+// series returns the series of the files of a tree; nil if there is none, or more than one.
 func (f *found) series() *checkpoint.Series {
 	list, err := checkpoint.Find(f.tree, "", f.job)
 	if err != nil {
@@ -232,7 +232,7 @@ func (f *found) series() *checkpoint.Series {
 	return series
 }
 
-// cost says what the checkpoints that a run has written in a tree have cost it, where there are enough of them.
+// cost describes the cost of the checkpoints that a run has written in a tree; "" if there are too few.
 func (f *found) cost(mtbf string, begin time.Time) string {
 	if f == nil || f.tree == nil {
 		return ""
@@ -247,10 +247,10 @@ func (f *found) cost(mtbf string, begin time.Time) string {
 			sets = append(sets, s)
 		}
 	}
-	if len(sets) < fewestCheckpoints {
+	if len(sets) < minCheckpoints {
 		return ""
 	}
-	between, _ := parseSpan(mtbf) // which was checked; 0 without one
+	between, _ := parseSpan(mtbf) // checked before the run; 0 if not given
 	a := &advice{Pattern: series.Pattern}
 	if a.measure(sets, between, defaultRestart); a.overlap() {
 		return ""
@@ -258,10 +258,11 @@ func (f *found) cost(mtbf string, begin time.Time) string {
 	return a.inSummary(between)
 }
 
-// fewestCheckpoints are needed to say what one costs: of fewer the times tell more of the start and the end of the job.
-const fewestCheckpoints = 3
+// minCheckpoints is how many checkpoints are needed to estimate the cost. The times of fewer ones are dominated by
+// the start and the end of the job.
+const minCheckpoints = 3
 
-// withoutRank has a star for the last number in the file's own name that is the rank's.
+// withoutRank replaces the last number in the file's base name that equals the rank by a star.
 func withoutRank(name string, rank int) string {
 	dir, file := path.Split(name)
 	digit := func(c rune) bool { return c >= '0' && c <= '9' }

@@ -31,7 +31,7 @@ func TestWithoutRank(t *testing.T) {
 	}
 }
 
-// TestNewest: a checkpoint that one rank lacks, or has not closed, is not whole.
+// TestNewest checks that a checkpoint which one rank lacks, or has not closed, is incomplete.
 func TestNewest(t *testing.T) {
 	type file struct {
 		rank   int
@@ -41,7 +41,7 @@ func TestNewest(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		ranks int
-		files []file // each newer than the one before, but ranks come in order
+		files []file // each newer than the one before; sorted by rank
 		want  string
 	}{
 		{"one rank", 1, []file{{0, "/a", true}, {0, "/b", true}, {0, "/c", false}}, "newest complete: /b"},
@@ -68,7 +68,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// TestCost: what the checkpoints of a run cost is said where there are some.
+// TestCost checks the line about the cost of a run's checkpoints.
 func TestCost(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	run := func(checkpoints int, pause time.Duration) *found {

@@ -10,7 +10,8 @@ import (
 	"nvmecr/internal/store"
 )
 
-// takeStore makes a command that writes to partitions a run of the store. It is refused while another one is in progress on any host.
+// takeStore prepares a command that writes to partitions. It fails while a run of the store is in progress on any
+// host.
 func (r *reader) takeStore(ctx context.Context) (unlock func() error, err error) {
 	if unlock, err = r.lock(); err != nil {
 		return nil, err
@@ -21,7 +22,7 @@ func (r *reader) takeStore(ctx context.Context) (unlock func() error, err error)
 	return unlock, nil
 }
 
-// lock keeps other runs on this host away, if the store has anything here, and makes an id for this one.
+// lock excludes other runs on this host if the store has a state directory here, and creates an id for this run.
 func (r *reader) lock() (unlock func() error, err error) {
 	unlock = func() error { return nil }
 	var last uuid.UUID

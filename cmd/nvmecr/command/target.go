@@ -30,7 +30,7 @@ import (
 const (
 	// targetLBA is the logical block size of the target's namespaces.
 	targetLBA = 4 * nvmf.KiB
-	// targetGrace is how long commands may take to finish at the end.
+	// targetGrace is how long commands in progress may take at the end.
 	targetGrace = 2 * time.Second
 )
 
@@ -39,7 +39,7 @@ type targetOptions struct {
 	nqn        string
 	namespaces []string
 	hosts      []string
-	listed     bool // hosts was given
+	listed     bool // hosts was given, even if empty
 	admin      string
 	pool       string
 	keys       string // file
@@ -59,20 +59,20 @@ func newTarget() *cobra.Command {
 		Long: `Serves files, block devices or memory as NVMe namespaces to any NVMe/TCP host:
 nvmecr, Linux (nvme connect), SPDK. It prints one line for each namespace and
 address when it listens, in the form that --target takes, and runs until it is
-interrupted. Where it listens at all addresses (0.0.0.0, ::) those are the ones of
+interrupted. If it listens on all addresses (0.0.0.0, ::) it prints those of
 this host's network interfaces.
 
 A namespace is file:PATH, or file:PATH?size=SIZE, which creates the file if it
 does not exist, or mem:SIZE, which is gone when the target ends. They are
 numbered from 1 in the order given.
 
-With --admin and --pool, namespaces come and go while it runs: nvmecr admin makes
-them, one for each job, and says who may use them. What is in a pool of files is
+With --admin and --pool, namespaces are created and deleted while it runs: nvmecr admin creates
+them, one for each job, and says which hosts may use them. The namespaces in a pool of files are
 served again by the next target with that pool.
 
-With --dhchap-keys hosts have to prove that they are who they say, by keys such
-as nvmecr keygen prints; without, an NQN is taken for true. Without --allow-host and
-keys it listens at the loopback only, unless --allow-any-host says otherwise. With --tls-keys all
+With --dhchap-keys hosts have to authenticate, with keys such
+as nvmecr keygen prints; without, any host can claim any NQN. Without --allow-host and
+keys it listens on the loopback interface only, unless --allow-any-host is given. With --tls-keys all
 connections use TLS 1.3, with the host's key (nvmecr keygen --tls). On SIGHUP it
 reads both files again, and cuts off the hosts whose key has changed; without a file
 SIGHUP ends it as SIGTERM does.`,
@@ -94,13 +94,13 @@ SIGHUP ends it as SIGTERM does.`,
 	cli.AddSwitch(f, &o.anyHost, "allow-any-host", "", "let any host connect that reaches the target [NVMECR_ALLOW_ANY_HOST]")
 	f.StringVar(&o.admin, "admin", "", "`SOCKET` to listen on for nvmecr admin, of this user and root only [NVMECR_ADMIN]")
 	f.StringVar(&o.pool, "pool", "", "`POOL` that --admin makes namespaces in: file:DIRECTORY or mem:SIZE [NVMECR_POOL]")
-	f.StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each host that may connect, and has to prove who it is [NVMECR_DHCHAP_KEYS]")
+	f.StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each host that may connect, and has to authenticate [NVMECR_DHCHAP_KEYS]")
 	f.StringVar(&o.psks, "tls-keys", "", "`FILE` with a line HOSTNQN KEY for each host that may connect, which has to use TLS with that key [NVMECR_TLS_KEYS]")
 	f.StringVar(&o.digests, "dhchap-digests", "", "`HASHES` that hosts may authenticate with, best first: sha512,sha384,sha256 [NVMECR_DHCHAP_DIGESTS]")
 	f.StringVar(&o.dhgroups, "dhchap-dhgroups", "", "`GROUPS` that hosts may authenticate with, best first: ffdhe2048,ffdhe3072,ffdhe4096,null; also ffdhe6144 and ffdhe8192 [NVMECR_DHCHAP_DHGROUPS]")
-	cli.AddSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
+	cli.AddSwitch(f, &o.verbose, "verbose", "v", "report on stderr which hosts connect and disconnect [NVMECR_VERBOSE]")
 	cli.AddSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
-	// For `nvmecr run`, whose death the target must not survive.
+	// For `nvmecr run`: the target ends with it.
 	cobra.CheckErr(f.MarkHidden("until-eof"))
 	return cmd
 }
@@ -109,9 +109,9 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err := o.check(); err != nil {
 		return cli.UsageError{Err: err}
 	}
-	// Before the target prints anything: the reader may send a signal then.
+	// Catch signals before the target prints anything: a reader of its output may send one then.
 	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	// There is nothing to read again, unless nohup would have it ignored.
+	// Without key files SIGHUP ends the target, unless nohup ignores the signal.
 	if o.keys == "" && o.psks == "" && !signal.Ignored(syscall.SIGHUP) {
 		ends = append(ends, syscall.SIGHUP)
 	}
@@ -132,7 +132,7 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		go func() {
-			_, _ = io.Copy(io.Discard, stdin) // any end is the end
+			_, _ = io.Copy(io.Discard, stdin) // an error is an end, too
 			cancel()
 		}()
 	}
@@ -152,7 +152,7 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	return err
 }
 
-// openPool serves what is in the pool.
+// openPool serves the namespaces in the pool.
 func (o *targetOptions) openPool(t *target.Target) (*pools.Target, error) {
 	pool, err := pools.OpenPool(o.pool)
 	if err != nil {
@@ -210,8 +210,8 @@ func (o *targetOptions) check() error {
 	return o.checkReach()
 }
 
-// checkReach sees to it that other hosts reach the target only where it is said which
-// of them may connect. What --admin makes says so itself.
+// checkReach refuses to listen on addresses that other hosts reach without a list of permitted hosts. Namespaces of
+// --admin have lists of their own.
 func (o *targetOptions) checkReach() error {
 	guarded := len(o.hosts) > 0 || o.keys != "" || o.psks != "" || o.anyHost || len(o.namespaces) == 0
 	if len(o.listen) == 0 {
@@ -233,7 +233,7 @@ func (o *targetOptions) checkReach() error {
 	return nil
 }
 
-// discoveryNQN is the well-known name of discovery controllers.
+// discoveryNQN is the well-known NQN of discovery subsystems.
 const discoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
 
 func (o *targetOptions) checkNames() error {
@@ -254,7 +254,7 @@ func (o *targetOptions) checkNames() error {
 	return nil
 }
 
-// start makes a target with everything open, not listening yet.
+// start creates the target and opens its namespaces. The target does not listen yet.
 func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
 	c := target.Config{Log: log}
 	var err error
@@ -293,20 +293,20 @@ func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
 	return t, nil
 }
 
-// readKeys reads the file of keys.
+// readKeys reads the file of DH-HMAC-CHAP keys.
 func (o *targetOptions) readKeys() (map[string]dhchap.Keys, error) {
 	keys, err := config.ReadKeys(o.keys)
-	return keys, errors.Join(err, allHave(keys, o.keys, o.hosts))
+	return keys, errors.Join(err, checkAllHave(keys, o.keys, o.hosts))
 }
 
-// readPSKs reads the file of keys for TLS.
+// readPSKs reads the file of TLS keys.
 func (o *targetOptions) readPSKs() (map[string]tlspsk.Key, error) {
 	keys, err := config.ReadPSKs(o.psks)
-	return keys, errors.Join(err, allHave(keys, o.psks, o.hosts))
+	return keys, errors.Join(err, checkAllHave(keys, o.psks, o.hosts))
 }
 
-// allHave is an error if a host is allowed and has no key: it could not connect.
-func allHave[K any](keys map[string]K, file string, hosts []string) error {
+// checkAllHave returns an error if an allowed host has no key, since it could not connect.
+func checkAllHave[K any](keys map[string]K, file string, hosts []string) error {
 	for _, h := range hosts {
 		if _, ok := keys[h]; !ok && keys != nil {
 			return fmt.Errorf("%s has no line for host %s, which --allow-host names", file, h)
@@ -315,8 +315,7 @@ func allHave[K any](keys map[string]K, file string, hosts []string) error {
 	return nil
 }
 
-// renewKeys reads the files of keys again on each SIGHUP, until the function it
-// returns is called. A file that is wrong changes nothing.
+// renewKeys reads the key files again on each SIGHUP, until stop is called. An invalid file changes nothing.
 func (o *targetOptions) renewKeys(t *target.Target, stderr io.Writer) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -335,7 +334,7 @@ func (o *targetOptions) renewKeys(t *target.Target, stderr io.Writer) (stop func
 	return func() { signal.Stop(hangups); close(hangups); <-done }
 }
 
-// renew reads one file again and gives its keys to the target.
+// renew reads a key file again and passes the keys to the target.
 func renew[K any](stderr io.Writer, flag string, read func() (map[string]K, error), set func(map[string]K) error) {
 	keys, err := read()
 	if err == nil {
@@ -359,7 +358,7 @@ func closeBackings(s target.Subsystem) error {
 	return errors.Join(errs...)
 }
 
-// openBacking opens file:PATH[?size=SIZE] or mem:SIZE.
+// openBacking opens the backing device of file:PATH[?size=SIZE] or mem:SIZE.
 func openBacking(name string) (target.Backing, error) {
 	plain, size, create := strings.Cut(name, "?size=")
 	if i := strings.LastIndexByte(plain, '?'); i >= 0 && strings.Contains(plain[i:], "=") {
@@ -388,13 +387,12 @@ func openBacking(name string) (target.Backing, error) {
 			return nil, err
 		}
 	case err == nil && info.Mode().IsRegular() && nvmf.Bytes(info.Size()) != want:
-		return nil, fmt.Errorf("namespace %q: the file is there and has %s; leave ?size= out, or change the file", name, nvmf.Bytes(info.Size()))
+		return nil, fmt.Errorf("namespace %q: the file exists and has %s; leave ?size= out, or change the file", name, nvmf.Bytes(info.Size()))
 	}
 	return target.OpenFile(id.Address, targetLBA)
 }
 
-// createImage makes a file of that size whose blocks are allocated when they
-// are first written.
+// createImage creates a sparse file of that size.
 func createImage(path string, size nvmf.Bytes) error {
 	d, err := filedev.Create(path, size, filedev.Options{LBASize: targetLBA})
 	if err != nil {
@@ -403,7 +401,7 @@ func createImage(path string, size nvmf.Bytes) error {
 	return d.Close()
 }
 
-// announce listens and prints what on. It returns the addresses.
+// announce listens, prints the targets, and returns the addresses.
 func (o *targetOptions) announce(t *target.Target, w io.Writer) ([]nvmf.TransportID, error) {
 	var addresses []nvmf.TransportID
 	for _, address := range o.listen {
@@ -426,7 +424,7 @@ func (o *targetOptions) announce(t *target.Target, w io.Writer) ([]nvmf.Transpor
 	return addresses, nil
 }
 
-// addressOf is where a host finds a target, without the name of a subsystem.
+// addressOf returns the address of a target, without a subsystem.
 func addressOf(host, port string) nvmf.TransportID {
 	family := "IPv4"
 	if strings.Contains(host, ":") {
@@ -445,8 +443,8 @@ func (o *targetOptions) announceAt(id nvmf.TransportID, w io.Writer) error {
 	return nil
 }
 
-// reachableAt returns the addresses at which other hosts find who listens at
-// host: where that means all addresses, those of the network interfaces.
+// reachableAt returns the addresses at which other hosts reach a listener on host. For the unspecified address these
+// are the addresses of the network interfaces.
 func reachableAt(host string) []string {
 	ip := net.ParseIP(host)
 	if ip == nil || !ip.IsUnspecified() {
@@ -454,7 +452,7 @@ func reachableAt(host string) []string {
 	}
 	only4 := ip.To4() != nil
 	var found []string
-	addrs, _ := net.InterfaceAddrs() // without any there is the loopback
+	addrs, _ := net.InterfaceAddrs() // on errors only the loopback address is left
 	for _, a := range addrs {
 		n, ok := a.(*net.IPNet)
 		if ok && n.IP.IsGlobalUnicast() && (!only4 || n.IP.To4() != nil) {

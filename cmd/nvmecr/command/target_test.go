@@ -19,10 +19,9 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// TestHangup: a target without a file of keys ends orderly on SIGHUP, unless
-// that is ignored, as by nohup.
+// TestHangup checks that a target without key files ends regularly on SIGHUP, unless that is ignored, as by nohup.
 func TestHangup(t *testing.T) {
-	// What is ignored here would be ignored there; what is caught is not.
+	// Ignored signals would be inherited; caught ones are not.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -41,7 +40,7 @@ func TestHangup(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
 		if ignored {
-			time.Sleep(100 * time.Millisecond) // in which it would end
+			time.Sleep(100 * time.Millisecond) // time in which it would end
 			conn, err := net.Dial("tcp", id.HostPort())
 			require.NoError(t, err)
 			require.NoError(t, conn.Close())
@@ -51,8 +50,7 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// TestRenewedKeys: on SIGHUP a target has the keys that its file has then,
-// unless there is something wrong with it.
+// TestRenewedKeys checks that a target reads its key file again on SIGHUP, and keeps its keys if the file is invalid.
 func TestRenewedKeys(t *testing.T) {
 	const host = "nqn.2014-08.org.example:host"
 	path := filepath.Join(t.TempDir(), "keys")

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal makes a terminal; what is written to keyboard is typed there.
+// terminal creates a pseudoterminal; data written to keyboard is its input.
 func terminal(t *testing.T) (keyboard, screen *os.File) {
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
@@ -28,8 +28,8 @@ func terminal(t *testing.T) (keyboard, screen *os.File) {
 	return keyboard, screen
 }
 
-// TestInterruptAtATerminal types Ctrl-C in the foreground: the job gets it
-// from the terminal, and not from us a second time. The second one kills.
+// TestInterruptAtATerminal types Ctrl-C in the foreground: the job gets the signal from the terminal, and not a second time from nvmecr.
+// The second Ctrl-C kills.
 func TestInterruptAtATerminal(t *testing.T) {
 	keyboard, screen := terminal(t)
 	cmd := nvmecr("job", "sh", "-c", `trap 'echo got' INT; echo up; while :; do sleep 0.01; done`)
@@ -44,8 +44,7 @@ func TestInterruptAtATerminal(t *testing.T) {
 	_, err := keyboard.Write([]byte{3})
 	require.NoError(t, err)
 	assert.Equal(t, "got", strings.TrimLeft(line(t, out), "^C"))
-	// A second one that comes before the first was noticed is not a second
-	// one: type until it ends.
+	// A second signal that is delivered before the first was handled merges with it: type until the process ends.
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	for err = nil; err == nil; {
@@ -57,11 +56,11 @@ func TestInterruptAtATerminal(t *testing.T) {
 		}
 	}
 	assert.ErrorAs(t, err, new(*exec.ExitError))
-	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() { // by a third one, just at the end
+	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() { // killed by a third signal at the end
 		assert.Equal(t, 128+9, cmd.ProcessState.ExitCode())
 	}
 
-	// Until the terminal hangs up there may be more of the same.
+	// The output may repeat until the terminal hangs up.
 	for {
 		text, err := out.ReadString('\n')
 		if err != nil {

@@ -17,29 +17,31 @@ import (
 	"nvmecr/tree/index"
 )
 
-// noRank is the rank of a file of a tree that is not of one rank alone.
+// noRank is the rank of a file of a tree that no single rank has written.
 const noRank = -1
 
-// treeWriters says which ranks have written the files of a tree.
+// treeWriters records which ranks have written the files of a tree.
 type treeWriters struct {
-	alone map[microfs.Ino]int // the rank that has all bytes which any rank has; noRank if several have some
-	sizes []checkpoint.Size   // how many ranks the job has had
-	lost  lostFiles
+	writer map[microfs.Ino]int // the only rank with bytes of the file; noRank if several have some
+	sizes  []checkpoint.Size   // the number of ranks over time
+	lost   lostFiles
 }
 
-// lostFiles are files of a tree that have lost bytes with a target, as they were last changed. It is nil if that is unknown.
+// lostFiles are the files of a tree that have lost bytes with a target, with the times of their last change. nil
+// means unknown.
 type lostFiles map[microfs.Ino]time.Time
 
 func (l lostFiles) has(a microfs.Attr) bool { return a.Ctime.Equal(l[a.Ino]) }
 
-// writersOfTree asks the index's partition and, where ranks have partitions, that of rank 0.
+// writersOfTree reads the writers from the partition of the index and, if ofRanks, the number of ranks from that of
+// rank 0.
 func writersOfTree(ctx context.Context, cfg *config.Config, singleton *microfs.FS, ofRanks bool) (*treeWriters, error) {
-	w := &treeWriters{alone: map[microfs.Ino]int{}}
+	w := &treeWriters{writer: map[microfs.Ino]int{}}
 	err := singleton.EachRange(func(a microfs.Attr, ranges []microfs.Range) error {
-		w.alone[a.Ino] = int(ranges[0].Partition)
+		w.writer[a.Ino] = int(ranges[0].Partition)
 		for _, r := range ranges {
 			if r.Partition != ranges[0].Partition {
-				w.alone[a.Ino] = noRank
+				w.writer[a.Ino] = noRank
 			}
 		}
 		return context.Cause(ctx)
@@ -63,16 +65,17 @@ func writersOfTree(ctx context.Context, cfg *config.Config, singleton *microfs.F
 	return w, err
 }
 
-// rank returns the one that has written a file alone.
+// rank returns the rank that has written a file alone, or noRank.
 func (w *treeWriters) rank(a microfs.Attr) int {
-	if rank, ok := w.alone[a.Ino]; ok {
+	if rank, ok := w.writer[a.Ino]; ok {
 		return rank
 	}
 	return noRank
 }
 
-// listTree returns the files of a tree, and how many ranks its jobs have had. Names, writers and lost bytes are of one state of the index: a file of which the
-// writer is not known yet would pass for one of a single process, and what is half written for complete.
+// listTree returns the files of a tree, and how many ranks its jobs have had. Names, writers and lost bytes are from
+// one state of the index. Otherwise a file whose writer is not known yet would count as written by a single process,
+// and an incomplete file as complete.
 func (o *setReader) listTree(ctx context.Context) (files []checkpoint.File, sizes []checkpoint.Size, err error) {
 	singleton, err := store.Open(ctx, o.cfg, store.Proc{Rank: parttable.Singleton}, store.Options{ReadOnly: true})
 	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, parttable.ErrNoTable) {
@@ -95,7 +98,7 @@ func (o *setReader) listTree(ctx context.Context) (files []checkpoint.File, size
 	return files, w.sizes, nil
 }
 
-// files returns the files of the tree, of the index that the writers are from.
+// files returns the files of the tree, from the index that w was read from.
 func (w *treeWriters) files(fs *microfs.FS) (files []checkpoint.File, err error) {
 	err = walk(vfs.Microfs(fs), "/", true, func(name string, a microfs.Attr) error {
 		if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
@@ -108,8 +111,9 @@ func (w *treeWriters) files(fs *microfs.FS) (files []checkpoint.File, err error)
 	return files, err
 }
 
-// lostOfTree returns the files which the index maps to shards that their partitions have not got, as where a target has been replaced. A job that runs
-// may have removed or cut a file after the index was read: what has changed since then does not count.
+// lostOfTree returns the files whose shards are missing from their partitions, as after a target was replaced. A
+// running job may have removed or truncated a file after the index was read: files that have changed since then are
+// left out.
 func lostOfTree(ctx context.Context, cfg *config.Config, singleton *store.Partition) (lostFiles, error) {
 	since, views := time.Now(), store.NewViews(cfg, nil)
 	defer views.Close()
@@ -141,18 +145,18 @@ func lostOfTree(ctx context.Context, cfg *config.Config, singleton *store.Partit
 	return lost, nil
 }
 
-// changeTimes returns when the files of an index that have bytes of ranks were last changed.
+// changeTimes returns the times of the last change of the files that have shards.
 func changeTimes(fs *microfs.FS) map[microfs.Ino]time.Time {
 	at := map[microfs.Ino]time.Time{}
-	_ = fs.EachRange(func(a microfs.Attr, _ []microfs.Range) error { // as far as it can be read
+	_ = fs.EachRange(func(a microfs.Attr, _ []microfs.Range) error { // on errors, the files read so far
 		at[a.Ino] = a.Ctime
 		return nil
 	})
 	return at
 }
 
-// ofNoRank says of the files of a tree that they are no rank's.
-func ofNoRank(list []checkpoint.Series) {
+// clearRanks removes the ranks from the files of a tree.
+func clearRanks(list []checkpoint.Series) {
 	for _, series := range list {
 		for _, set := range series.Sets {
 			for i := range set.Files {

@@ -13,7 +13,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestFilesOfTree: who has written a file follows from where its bytes are. Bytes that are lost are lost until the file is changed.
+// TestFilesOfTree checks that the writer of a file follows from the partitions of its data, and that lost data stays lost until the file
+// is changed.
 func TestFilesOfTree(t *testing.T) {
 	const size = 16 * nvmf.MiB
 	dev, err := memdev.New(size, 4096, memdev.Options{})

@@ -12,12 +12,12 @@ import (
 	"nvmecr/internal/preload"
 )
 
-// The index of a job's tree is reached from other hosts by TCP. The socket is made here, before the job has its environment, which
-// names its addresses and the secret; nvmecr serve has it as descriptor indexSocket.
+// Other hosts of a job reach the index of its tree by TCP. nvmecr run creates the socket, because the job's
+// environment has to name its addresses and secret. nvmecr serve inherits the socket as descriptor indexSocket.
 const indexSocket = 3
 
-// listenForTree makes the socket, where there is a tree and other hosts may be in the job: else it is nil. The settings then
-// have its addresses and a new secret.
+// listenForTree creates the socket, and sets its addresses and a new secret in cfg. It returns nil if there is no
+// tree, or if the job is confined to this host.
 func listenForTree(cfg *config.Config) (*os.File, error) {
 	cfg.Index = nil
 	if cfg.View != config.ViewJob || !slices.ContainsFunc(cfg.Targets, preload.Remote) {
@@ -27,7 +27,7 @@ func listenForTree(cfg *config.Config) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket of the index of the job's files: %w", err)
 	}
-	defer l.Close() // there is a copy
+	defer l.Close() // File duplicates the descriptor
 	if _, err := rand.Read(cfg.IndexSecret[:]); err != nil {
 		return nil, err
 	}
@@ -36,13 +36,14 @@ func listenForTree(cfg *config.Config) (*os.File, error) {
 	return tcp.File()
 }
 
-// addresses are those of this host by which it reaches the targets: the job's other hosts reach them, too.
+// addresses returns the addresses of this host from which it reaches the targets: other hosts of the job can reach
+// them, too.
 func addresses(cfg *config.Config, port int) (list []string) {
 	for _, t := range cfg.Targets {
 		if !preload.Remote(t) {
 			continue
 		}
-		conn, err := net.Dial("udp", net.JoinHostPort(t.Address, "1")) // nothing is sent
+		conn, err := net.Dial("udp", net.JoinHostPort(t.Address, "1")) // connect only: nothing is sent
 		if err != nil {
 			continue
 		}

@@ -25,22 +25,22 @@ type verifyOptions struct {
 	reader
 	json     bool
 	repair   bool
-	names    map[microfs.Ino]string // of a tree, once they are needed
-	repairer *repairer              // with --repair, once it is needed
+	names    map[microfs.Ino]string // names of the files of a tree; nil until needed
+	repairer *repairer              // with --repair; nil until needed
 }
 
 func newVerify() *cobra.Command {
 	o := &verifyOptions{}
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
-		Short: "Read every byte of every file against its checksum",
-		Long: `Reads all that the ranks, or one of them, have written, and the copies of it (--copies), against its checksums,
-and names every damaged part of a file. It changes nothing and may run while the
-job does. On a store made with --data-checksum=off it can only tell whether
+		Short: "Compare every byte of every file with its checksum",
+		Long: `Compares all files of the ranks, or of one of them, and their copies (--copies) with their checksums,
+and lists every damaged part of a file. It changes nothing and may run while the
+job runs. On a store made with --data-checksum=off it can only check whether
 everything can be read.
 
-With --repair damaged parts of checkpoints are written again as they were, from their copies, and those of copies from the store. It
-is refused while a run of the store is in progress on any host (--takeover does not ask).
+With --repair damaged parts of checkpoints are restored from their copies, and those of copies from the store. It
+is refused while a run of the store is in progress on any host (--takeover skips that check).
 
 The exit status is 0 if all is well (after the repair, if there was one), 1 if something is damaged or cannot be
 read.`,
@@ -56,12 +56,12 @@ read.`,
 		},
 	}
 	o.bind(cmd, "unfenced", "takeover")
-	cli.AddSwitch(cmd.Flags(), &o.repair, "repair", "", "write what is damaged again, from copies of it [NVMECR_REPAIR]")
+	cli.AddSwitch(cmd.Flags(), &o.repair, "repair", "", "restore damaged parts from copies [NVMECR_REPAIR]")
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
 
-// A verifyReport is the JSON of a run.
+// A verifyReport is the JSON of a verification.
 type verifyReport struct {
 	Name     string       `json:"name"`
 	Bytes    nvmf.Bytes   `json:"bytes"`
@@ -84,19 +84,19 @@ type verifyRank struct {
 type damage struct {
 	microfs.BadRange
 	Cause string `json:"cause"`
-	File  string `json:"file,omitempty"` // of the tree, of which this one has bytes
-	// Repaired: it has been written again. Otherwise, with --repair, Lost says why not.
+	File  string `json:"file,omitempty"` // file of the tree that a damaged shard belongs to
+	// Repaired: the part has been restored. Otherwise, with --repair, Lost is the reason.
 	Repaired bool   `json:"repaired,omitempty"`
 	Lost     string `json:"lost,omitempty"`
 }
 
-// A volume is a file system that is verified: the partition of a rank, or the copy area of a target.
+// A volume is a file system to verify: the partition of a rank, or the copy area of a target.
 type volume struct {
-	rank   int // or parttable.Singleton, or parttable.Copies
+	rank   int // a rank, parttable.Singleton, or parttable.Copies
 	target int // of a copy area
 }
 
-// volumes returns those that the command is about.
+// volumes returns the volumes to verify.
 func (o *verifyOptions) volumes() (list []volume) {
 	for _, rank := range o.partitions() {
 		list = append(list, volume{rank: rank})
@@ -150,7 +150,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command) error {
 	return o.conclude(cmd.OutOrStdout(), &total, begin)
 }
 
-// volume verifies one, and repairs what is damaged there.
+// volume verifies a volume, and with --repair repairs the damage.
 func (o *verifyOptions) volume(cmd *cobra.Command, v volume, total *verifyReport) error {
 	r, err := o.volumeBar(cmd, v)
 	if err != nil {
@@ -186,7 +186,7 @@ func (o *verifyOptions) conclude(w io.Writer, total *verifyReport, begin time.Ti
 		o.failed = true
 	}
 	if !o.failed && o.rank == allRanks && !total.unverified() {
-		o.remember(begin)
+		o.recordVerified(begin)
 	}
 	return errors.Join(err, o.end())
 }
@@ -195,14 +195,14 @@ func (t *verifyReport) unverified() bool {
 	return slices.ContainsFunc(t.Ranks, func(r verifyRank) bool { return r.Unverified })
 }
 
-// remember has `nvmecr checkpoints` say when the store was verified, where this host knows the store.
-func (o *verifyOptions) remember(when time.Time) {
+// recordVerified records the time for `nvmecr checkpoints`, if this host has a state directory of the store.
+func (o *verifyOptions) recordVerified(when time.Time) {
 	if dir, err := store.FindStateDir(o.cfg.Name); err == nil && dir.Recorded() {
-		_ = dir.RecordVerified(when) // without permission to write the record, verify works nevertheless
+		_ = dir.RecordVerified(when) // an error of the record does not fail the command
 	}
 }
 
-// damaged lists what is, in a tree with the names of its files.
+// damaged lists the damaged parts, in a tree with the names of files.
 func (o *verifyOptions) damaged(ctx context.Context, rank int, r *microfs.VerifyReport) []damage {
 	list := []damage{}
 	for _, b := range r.Bad {
@@ -215,7 +215,7 @@ func (o *verifyOptions) damaged(ctx context.Context, rank int, r *microfs.Verify
 	return list
 }
 
-// nameOf returns a path of a file of the tree; "" if it has none, or the index cannot be read, of which its own verification tells.
+// nameOf returns a path of a file of the tree; "" if it has none, or the index cannot be read.
 func (o *verifyOptions) nameOf(ctx context.Context, ino microfs.Ino) string {
 	if o.names == nil {
 		o.names = map[microfs.Ino]string{}
@@ -223,7 +223,7 @@ func (o *verifyOptions) nameOf(ctx context.Context, ino microfs.Ino) string {
 		if err != nil {
 			return ""
 		}
-		defer singleton.Close() // it is only read
+		defer singleton.Close() // only read
 		_ = walk(vfs.Microfs(singleton.FS), "/", true, func(name string, a microfs.Attr) error {
 			o.names[a.Ino] = name
 			return nil
@@ -241,7 +241,7 @@ func (t *verifyReport) add(v volume, r *microfs.VerifyReport, damaged []damage) 
 	return &t.Ranks[len(t.Ranks)-1]
 }
 
-// count returns how many files are damaged, and how many were and are not any more.
+// count returns how many files are damaged, and how many damaged ones have been repaired.
 func (v *verifyRank) count() (bad, repaired int) {
 	files := map[microfs.Ino]bool{} // whether they are repaired
 	for i := range v.Damaged {
@@ -262,7 +262,7 @@ func (v *verifyRank) count() (bad, repaired int) {
 	return bad, repaired
 }
 
-// volumeBar verifies a volume, with a bar where there is a terminal to draw it on.
+// volumeBar verifies a volume, with a progress bar on terminals.
 func (o *verifyOptions) volumeBar(cmd *cobra.Command, v volume) (*microfs.VerifyReport, error) {
 	var b bar
 	defer b.finish()
@@ -285,7 +285,7 @@ func (o *verifyOptions) print(w io.Writer, v volume, r *verifyRank) {
 	for i := range r.Damaged {
 		d := &r.Damaged[i]
 		fmt.Fprintf(w, "%s: %s: bytes %d to %d (%s at LBA %d): %s\n", name, printable(cmp.Or(d.File, d.Path)),
-			d.Offset, d.Offset+d.Length-1, size(nvmf.Bytes(d.Length)), d.LBA, d.text())
+			d.Offset, d.Offset+d.Length-1, size(nvmf.Bytes(d.Length)), d.LBA, d.describe())
 	}
 	if r.More > 0 {
 		fmt.Fprintf(w, "%s: and %d more\n", name, r.More)
@@ -304,8 +304,8 @@ func (o *verifyOptions) print(w io.Writer, v volume, r *verifyRank) {
 	fmt.Fprintf(w, "%s: %s, %s %s\n", name, count(r.Files, "file"), size(r.Bytes), verdict)
 }
 
-// text says what is wrong, and what became of it.
-func (d *damage) text() string {
+// describe describes the damage, and whether it was repaired.
+func (d *damage) describe() string {
 	what := "damaged"
 	if damage := new(microfs.DamageError); !errors.As(d.BadRange.Cause, &damage) {
 		what = "cannot be read: " + d.Cause
@@ -317,7 +317,7 @@ func (d *damage) text() string {
 	}
 	switch {
 	case d.Repaired:
-		what += ", and written again"
+		what += ", and restored"
 	case d.Lost != "":
 		what += ", and not repaired: " + d.Lost
 	}
@@ -325,18 +325,18 @@ func (d *damage) text() string {
 }
 
 func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration) {
-	verdict := "all of it as it was written"
+	verdict := "all data matches its checksums"
 	switch {
 	case t.Damaged > 0:
 		verdict = count(t.Damaged, "damaged file")
 	case o.failed:
 		verdict = "not all could be read"
 	case t.Repaired > 0:
-		verdict = "all of it as it was written, " + count(t.Repaired, "file") + " repaired"
+		verdict = "all data matches its checksums, " + count(t.Repaired, "file") + " repaired"
 	default:
 		for _, r := range t.Ranks {
 			if r.Unverified {
-				verdict = "without checksums to verify it"
+				verdict = "there are no checksums to compare with"
 			}
 		}
 	}

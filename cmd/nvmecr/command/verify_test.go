@@ -16,8 +16,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// namespace makes a store on a file, with /f of size bytes, and returns the
-// target.
+// namespace creates a store in a file, with /f of size bytes, and returns the target.
 func namespace(t *testing.T, size int) string {
 	path := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
@@ -35,8 +34,7 @@ func namespace(t *testing.T, size int) string {
 	return "file:" + path
 }
 
-// TestVerifyAtATerminal: a bar is drawn on a terminal and nowhere else; what
-// was found is on stdout.
+// TestVerifyAtATerminal checks that a bar is drawn only on a terminal, and that results are on stdout.
 func TestVerifyAtATerminal(t *testing.T) {
 	target := namespace(t, 40<<20)
 	keyboard, screen := terminal(t)
@@ -46,7 +44,7 @@ func TestVerifyAtATerminal(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &stdout, screen
 	require.NoError(t, cmd.Start())
 	require.NoError(t, screen.Close())
-	drawn, _ := io.ReadAll(keyboard) // ends with EIO when the program has
+	drawn, _ := io.ReadAll(keyboard) // ends with EIO at the end of the program
 	require.NoError(t, cmd.Wait())
 	assert.Contains(t, string(drawn), "rank 0 of 1")
 	assert.Contains(t, string(drawn), "%")
@@ -58,5 +56,5 @@ func TestVerifyAtATerminal(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Run())
 	assert.Empty(t, stderr.String())
-	assert.Contains(t, stdout.String(), "all of it as it was written\n")
+	assert.Contains(t, stdout.String(), "all data matches its checksums\n")
 }

@@ -24,7 +24,7 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// versionText is what the command and --version print.
+// versionText returns the output of the command and of --version.
 func versionText() string {
 	return fmt.Sprintf("nvmecr %s %s\ndrivers: %s\n", cli.Version(), runtime.Version(), strings.Join(dial.Drivers(), ", "))
 }

@@ -26,12 +26,12 @@ func newMount() *cobra.Command {
 	o := &mountOptions{}
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIRECTORY",
-		Short: "Show a store's files to every program, through FUSE",
-		Long: `Mounts the files of a store at a directory, for reading, by FUSE: while the
+		Short: "Mount a store's files for every program, through FUSE",
+		Long: `Mounts the files of a store at a directory, read-only, through FUSE: while the
 job runs and after it died, on any host that can reach its namespaces. It is the
-tree of the job, or, where each rank has files of its own, a directory for each;
-with --rank it is the files of that rank. What the ranks write shows at once, in
-a tree when it is closed or synced. It ends with Ctrl-C, SIGTERM, or when the directory is
+tree of the job, or, if each rank has files of its own, a directory for each rank;
+with --rank it has the files of that rank. Data that ranks write is visible at once; in
+a tree, when the file is closed or synced. It ends with Ctrl-C, SIGTERM, or when the directory is
 unmounted.`,
 		Example: `  nvmecr mount --name melt /mnt/melt &
   tail -f /mnt/melt/log.lammps`,
@@ -45,7 +45,7 @@ unmounted.`,
 	}
 	o.bind(cmd)
 	cmd.Flags().BoolVar(&o.allowOther, "allow-other", false,
-		"let other users see what the modes of the files allow (root, or user_allow_other in /etc/fuse.conf) [NVMECR_ALLOW_OTHER]")
+		"let other users access files as their modes allow (root, or user_allow_other in /etc/fuse.conf) [NVMECR_ALLOW_OTHER]")
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 	return err
 }
 
-// process opens the files of a rank when they are first asked for, and again when the rank has changed them.
+// process opens the files of a rank on first use, and again when the rank has changed them.
 func (o *mountOptions) process(ctx context.Context, rank int) *posixshim.Process {
 	return posixshim.New(func(write bool) (*vfs.Mount, error) {
 		if write {
