@@ -11,10 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKilledKeepers kills a program that keeps its state with a library of
-// Python, and everything around it. Started again it has to go on from the
-// last state that it had said to be kept, or the one it was just keeping, with
-// the numbers of an undisturbed run.
+// TestKilledKeepers kills a program that saves its state with a Python library, and all other processes. Started again it has to continue
+// from the last state that it had acknowledged, or from the one it was just saving, with the values of an undisturbed run.
 func TestKilledKeepers(t *testing.T) {
 	for _, library := range []string{"numpy", "h5py", "netCDF4", "torch", "sqlite3"} {
 		t.Run(library, func(t *testing.T) {

@@ -2,11 +2,11 @@ package apps
 
 import "testing"
 
-// TestFormats runs the libraries that scientists save with from Python.
+// TestFormats runs Python libraries for scientific file formats.
 func TestFormats(t *testing.T) {
 	for _, c := range []struct {
 		library string
-		except  string // files of other content in each run: times, addresses
+		except  string // files whose content differs between runs: times, addresses
 	}{
 		{"numpy", ``},
 		{"h5py", `latest.h5`},

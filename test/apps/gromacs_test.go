@@ -20,7 +20,7 @@ import (
 // minutes are over.
 const gromacsMinutes = "0.005"
 
-// prepareWater makes the input of a run of GROMACS on a box of water.
+// prepareWater creates the input of a GROMACS run on a box of water.
 func prepareWater(t *testing.T, s *demo.Stage, steps int) string {
 	t.Helper()
 	dir := filepath.Join(s.Dir, "water"+strconv.Itoa(steps))
@@ -37,18 +37,18 @@ func prepareWater(t *testing.T, s *demo.Stage, steps int) string {
 	return filepath.Join(dir, "water.tpr")
 }
 
-// mdrun is a command line that runs GROMACS in a directory, the same way each time: program is one of its commands, under a launcher perhaps.
+// mdrun returns a command line that runs GROMACS reproducibly in a directory. program is its command, perhaps with a launcher.
 func mdrun(program []string, dir, input string, more ...string) []string {
 	line := slices.Concat([]string{"sh", "-ec", `cd "$1"; shift; exec "$@"`, "-", dir}, program,
 		[]string{"-quiet", "mdrun", "-s", input, "-deffnm", "water", "-reprod", "-ntomp", "1", "-nb", "cpu", "-cpt", gromacsMinutes}, more)
-	if len(program) == 1 { // without a launcher it has ranks that are threads
+	if len(program) == 1 { // without a launcher ranks are threads
 		line = append(line, "-ntmpi", "1")
 	}
 	return line
 }
 
-// TestGROMACS kills GROMACS in the middle, a process of one thread or several ranks, goes on from its checkpoint, and
-// expects the trajectory of an undisturbed run, to the byte.
+// TestGROMACS kills GROMACS, with one thread or several ranks, continues from its checkpoint, and compares the trajectory with that of an
+// undisturbed run, byte by byte.
 func TestGROMACS(t *testing.T) {
 	need(t, "gmx")
 	t.Run("process", func(t *testing.T) { killGROMACS(t, "gmx") })
@@ -77,8 +77,7 @@ func killGROMACS(t *testing.T, program ...string) {
 	_, err = s.Kill()
 	require.NoError(t, err)
 
-	// The checkpoint goes with the state of the other files: they are locked,
-	// compared with their checksums, and cut where the checkpoint was taken.
+	// The checkpoint has the state of the other files: GROMACS locks them, compares checksums, and truncates them to the checkpoint.
 	again := runs(t, s, append(s.RunFlags("water"), mdrun(program, mount, input, "-cpi", "water.cpt")...)...)
 	require.NoError(t, again.err)
 	log := runs(t, s, s.Nvmecr, "cat", "--name", "water", "/water.log").stdout

@@ -22,20 +22,19 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// limit is what any one command may take.
+// limit is the time limit of a command.
 const limit = 15 * time.Minute
 
-// mount is where `nvmecr run` puts a store, and where scripts find it.
+// mount is the mount point of `nvmecr run`.
 const mount = "/nvmecr"
 
-// newStage makes a stage that ends with the test.
+// newStage returns a stage until the end of the test.
 var newStage = demotest.NewStage
 
-// python is the distribution's, which has the modules that it installs.
+// python is the interpreter of the distribution, which has the distribution's modules.
 const python = "/usr/bin/python3"
 
-// need skips the test unless all of what it names is installed: commands, and
-// modules of Python as "python:NAME".
+// need skips the test unless all names are installed: commands, and Python modules as "python:NAME".
 func need(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -49,12 +48,12 @@ func need(t *testing.T, names ...string) {
 	}
 }
 
-// hasModule looks for a module of Python without importing it, which may take seconds.
+// hasModule checks for a Python module without importing it, which may take seconds.
 func hasModule(name string) bool {
 	return exec.Command(python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+name+"') is None)").Run() == nil
 }
 
-// source is the path of a file in testdata.
+// source returns the path of a file in testdata.
 func source(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("testdata", name))
@@ -72,12 +71,12 @@ func compile(t *testing.T, s *demo.Stage, compiler, name string, flags ...string
 	return program
 }
 
-// environment is the same for every program, whatever the caller's is.
+// environment is the environment of every program, independent of the caller's.
 var environment = []string{"LC_ALL=C.UTF-8", "TZ=UTC", "PYTHONDONTWRITEBYTECODE=1"}
 
-// outcome is what a command came to.
+// outcome is the result of a command.
 type outcome struct {
-	err            error // it failed; how is in its text
+	err            error // failure, with its status in the text
 	stdout, stderr string
 }
 
@@ -97,7 +96,7 @@ func runs(t *testing.T, s *demo.Stage, argv ...string) outcome {
 	return outcome{err, job.Stdout.Tail(1 << 20), job.Stderr.Tail(1 << 20)}
 }
 
-// native makes a new local directory of the stage.
+// native creates a local directory of the stage.
 func native(t *testing.T, s *demo.Stage) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(s.Dir, "native")
@@ -105,9 +104,8 @@ func native(t *testing.T, s *demo.Stage) string {
 	return dir
 }
 
-// alike expects a command line to do the same in a local directory and in the
-// store "alike" of the stage: argv is called with the directory. Files whose
-// path below it matches except are not compared. It returns the local directory.
+// alike checks that a command line has the same effects in a local directory and in the store "alike" of the stage. argv is called with
+// the directory. Files whose relative path matches except are not compared. It returns the local directory.
 func alike(t *testing.T, s *demo.Stage, except string, argv func(dir string) []string) string {
 	t.Helper()
 	local := native(t, s)
@@ -123,7 +121,7 @@ func alike(t *testing.T, s *demo.Stage, except string, argv func(dir string) []s
 	require.NoError(t, runs(t, s, s.Nvmecr, "cp", "--name", "alike", "/", copied).err)
 	var files []string
 	for rank := range ranks {
-		// Those of several ranks are copied into a directory of each.
+		// cp copies files of several ranks into a directory for each rank.
 		own := filepath.Join(copied, "rank"+strconv.Itoa(rank))
 		if _, err := os.Stat(own); err == nil {
 			files = append(files, tree(t, own, except)...)
@@ -137,12 +135,12 @@ func alike(t *testing.T, s *demo.Stage, except string, argv func(dir string) []s
 	return local
 }
 
-// lines are those of an output in which dir is "DIR".
+// lines returns the lines of an output with dir replaced by "DIR".
 func lines(output, dir string) []string {
 	return strings.Split(strings.ReplaceAll(output, dir, "DIR"), "\n")
 }
 
-// tree lists what is below a directory, with the checksums of files.
+// tree lists the files below a directory, with checksums.
 func tree(t *testing.T, dir, except string) []string {
 	t.Helper()
 	found := map[string]string{}

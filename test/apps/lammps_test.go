@@ -17,19 +17,17 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// lammpsEvery is how many steps lie between restart files; restarts.in prints twice as often.
+// lammpsEvery is the number of steps between restart files; restarts.in prints twice as often.
 const lammpsEvery = 40
 
-// TestLAMMPS kills LAMMPS in the middle, restarts it from each of the forms
-// of restart files that it has, and expects the steps behind to be those of an
-// undisturbed run to the last digit.
+// TestLAMMPS kills LAMMPS, restarts it from each kind of restart file, and compares the following steps with those of an undisturbed run
+// to the last digit.
 func TestLAMMPS(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		keep string // what `restart` is told to write
-		end  string // what write_restart writes
-		// What to restart from, with the step for %d; of two files that are written in
-		// turn, the one that is not being written.
+		keep string // arguments of `restart`
+		end  string // file of write_restart
+		// Files to restart from, with the step for %d; of two files written in turn, the one that is not being written.
 		turns []string
 	}{
 		{"one file", "DIR/melt.*", "DIR/end", []string{"DIR/melt.%d"}},
@@ -47,7 +45,7 @@ func TestLAMMPS(t *testing.T) {
 					"-var", "keep", strconv.Itoa(lammpsEvery)+" "+in(c.keep), "-var", "last", strconv.Itoa(last), "-var", "end", in(c.end))
 			}
 
-			// This one would not end in time.
+			// This job does not end in time.
 			job, err := s.Start(append(s.RunFlags("melt", "--fresh"), line(mount, "none", 0, 1<<30)...), environment...)
 			require.NoError(t, err)
 			for lastStep(job.Stdout.Lines()) < 3*lammpsEvery+lammpsEvery/2 {
@@ -57,7 +55,7 @@ func TestLAMMPS(t *testing.T) {
 			}
 			_, err = s.Kill()
 			require.NoError(t, err)
-			// Before it prints a step it writes its restart file.
+			// It writes its restart file before it prints a step.
 			acknowledged := lastStep(job.Stdout.Lines()) / lammpsEvery * lammpsEvery
 
 			from := c.turns[acknowledged/lammpsEvery%len(c.turns)]
@@ -77,7 +75,7 @@ func TestLAMMPS(t *testing.T) {
 				assert.Equal(t, want[step], numbers, "step %d", step)
 			}
 
-			// It wrote its last restart file, and goes on from that as well.
+			// It has written its last restart file, and continues from that as well.
 			further := runs(t, s, append(s.RunFlags("melt"), line(mount, c.end, last, last+lammpsEvery)...)...)
 			require.NoError(t, further.err)
 			assert.Equal(t, want[last], steps(further.stdout)[last])
@@ -85,8 +83,8 @@ func TestLAMMPS(t *testing.T) {
 	}
 }
 
-// TestLAMMPSWithMPIIO: where each rank has files of its own, a restart file that all ranks write together is refused with words
-// of MPI's and a line of ours, and is no file that one of them has a part of.
+// TestLAMMPSWithMPIIO checks that with private files of ranks a restart file written by all ranks is refused with MPI's error and a
+// message, and that no rank has a partial file.
 func TestLAMMPSWithMPIIO(t *testing.T) {
 	need(t, "lmp", "mpirun.openmpi")
 	s := newStage(t)
@@ -98,14 +96,14 @@ func TestLAMMPSWithMPIIO(t *testing.T) {
 	assert.Contains(t, r.stderr, fmt.Sprintf("by %d ranks is refused", ranks))
 }
 
-// thermo is a line of thermodynamic output: a step and four numbers or more.
+// thermo matches a line of thermodynamic output: a step and at least four numbers.
 var thermo = regexp.MustCompile(`(?m)^[ \t]*(\d+)((?:[ \t]+[-+.\de]+){4,})[ \t]*$`)
 
-// steps are the steps that an output has, and the numbers at each.
+// steps returns the steps in an output with their numbers.
 func steps(output string) map[int]string {
 	found := make(map[int]string)
 	for _, m := range thermo.FindAllStringSubmatch(output, -1) {
-		step, _ := strconv.Atoi(m[1]) // it is digits
+		step, _ := strconv.Atoi(m[1]) // matches digits
 		found[step] = strings.Join(strings.Fields(m[2]), " ")
 	}
 	return found

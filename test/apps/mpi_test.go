@@ -8,11 +8,10 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// ranks is how many the programs have that run with MPI.
+// ranks is the number of ranks of MPI programs.
 const ranks = 2
 
-// mpis are the MPI libraries, by the suffix that Debian gives their commands.
-// Each has one implementation of MPI-IO or more, which a variable chooses.
+// mpis are the MPI libraries, with the suffix of their commands in Debian. A variable selects the implementation of MPI-IO.
 var mpis = []struct{ name, suffix, variable string }{
 	{"OMPIO", ".openmpi", "OMPI_MCA_io=ompio"},
 	{"ROMIO of OpenMPI", ".openmpi", "OMPI_MCA_io=romio321"},
@@ -35,7 +34,7 @@ func TestMPIIO(t *testing.T) {
 func TestFormatsOfRanks(t *testing.T) {
 	for _, mpi := range mpis {
 		if strings.HasPrefix(mpi.name, "ROMIO of OpenMPI") {
-			continue // the same libraries
+			continue // uses the same libraries
 		}
 		t.Run("C under "+mpi.suffix[1:], func(t *testing.T) {
 			need(t, "mpirun"+mpi.suffix)
@@ -55,8 +54,7 @@ func TestFormatsOfRanks(t *testing.T) {
 	})
 }
 
-// alikeRanks is alike for a command line that runs on several ranks and takes
-// the directory as its last argument.
+// alikeRanks is alike for a command line on several ranks with the directory as its last argument.
 func alikeRanks(t *testing.T, s *demo.Stage, launcher string, argv ...string) {
 	t.Helper()
 	alike(t, s, "", func(dir string) []string {

@@ -2,15 +2,14 @@ package apps
 
 import "testing"
 
-// TestTools runs what everybody uses, each as a script of testdata in an empty
-// directory.
+// TestTools runs common tools, each by a script of testdata in an empty directory.
 func TestTools(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		needs  []string
 		argv   []string // before the script
 		script string
-		except string // files of other content: times, numbers of inodes, random ones
+		except string // files whose content differs between runs: times, inode numbers, random numbers
 	}{
 		{"tar", []string{"tar"}, []string{"sh"}, "tar.sh", `.*\.tar`},
 		{"rsync", []string{"rsync"}, []string{"sh"}, "rsync.sh", ``},
@@ -30,7 +29,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestLanguages runs programs of languages whose libraries have an I/O of their own.
+// TestLanguages runs programs in languages with I/O libraries of their own.
 func TestLanguages(t *testing.T) {
 	for _, c := range []struct {
 		name, compiler, source string
@@ -47,12 +46,11 @@ func TestLanguages(t *testing.T) {
 	}
 }
 
-// TestThreads runs posixshim's programs on a connection: threads and signals
-// meet in it.
+// TestThreads runs posixshim's test programs with a target: threads and signals compete in the connection.
 func TestThreads(t *testing.T) {
 	for _, c := range []struct {
 		name, source, flag string
-		except             string // files whose content hangs on who was faster
+		except             string // files whose content depends on timing
 	}{
 		{"OpenMP", "openmp.c", "-fopenmp", "appended"},
 		{"cancelled", "cancels.c", "-pthread", `file\.\d`},

@@ -12,13 +12,13 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// TestTraining does what training frameworks do to files (testdata/training.py): 4 ranks save three steps, then a rank is killed at each of some
-// places of the next one, and another number of ranks loads the newest that is whole.
+// TestTraining makes the file calls of training frameworks (testdata/training.py): 4 ranks save three steps, then a rank is killed at
+// each of several points of the next step, and another number of ranks loads the newest complete one.
 func TestTraining(t *testing.T) {
 	need(t, "mpirun.openmpi", python, "python:mpi4py")
 	type kill struct {
 		at     string
-		loaded []int // the steps that may be the newest whole one then; nil: the next kill comes first
+		loaded []int // steps that may be the newest complete one then; nil: before the next kill
 	}
 	for _, c := range []struct {
 		kind, writer string
@@ -28,7 +28,7 @@ func TestTraining(t *testing.T) {
 		{"dcp", "fork", []kill{{"data", nil}, {"metadata", []int{3}}, {"tracker", []int{4}}}, "load"},
 		{"dcp", "spawn", []kill{{"parent", []int{3}}}, "load"},
 		{"zero", "thread", []kill{{"data", []int{3}}}, "load"},
-		{"local", "fork", []kill{{"data", []int{3, 4}}}, "lose"}, // the others may have whole copies of what the killed rank has saved
+		{"local", "fork", []kill{{"data", []int{3, 4}}}, "lose"}, // other ranks may have complete copies of the killed rank's data
 		{"stage", "thread", []kill{{"data", nil}, {"tracker", []int{3}}}, "load"},
 	} {
 		t.Run(c.kind+" "+c.writer, func(t *testing.T) {
@@ -61,14 +61,15 @@ func TestTraining(t *testing.T) {
 	}
 }
 
-// step is the one that training.py has loaded.
+// step returns the step that training.py has loaded.
 func step(t *testing.T, said string) (n int) {
 	_, err := fmt.Sscanf(said[strings.LastIndexByte(strings.TrimSpace(said), ' ')+1:], "%d", &n)
 	require.NoError(t, err, said)
 	return n
 }
 
-// TestTorchrun trains in parallel under torchrun (testdata/ddp.py): what rank 0 saves all load, with other numbers of workers and after a kill.
+// TestTorchrun trains in parallel under torchrun (testdata/ddp.py): all ranks load the state that rank 0 has saved, with other numbers of
+// workers and after a kill.
 func TestTorchrun(t *testing.T) {
 	need(t, "torchrun", python, "python:torch")
 	s := newStage(t)

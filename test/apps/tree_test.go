@@ -13,9 +13,8 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// alikeInTree expects command lines, one after the other, to do the same in a local directory and in the tree
-// of a job: argv is called with the directory. Of outputs what shown returns is compared, unless it is nil; files
-// whose path matches except are not.
+// alikeInTree checks that a sequence of command lines has the same effects in a local directory and in the tree of a job. argv is called
+// with the directory. shown, unless nil, selects the part of an output to compare. Files whose path matches except are not compared.
 func alikeInTree(t *testing.T, s *demo.Stage, except string, shown func(output, dir string) any, argv func(dir string) [][]string) {
 	t.Helper()
 	local, flags := native(t, s), []string{"--view=job", "--fresh"}
@@ -28,7 +27,7 @@ func alikeInTree(t *testing.T, s *demo.Stage, except string, shown func(output, 
 		if shown != nil {
 			assert.Equal(t, shown(want.stdout, local), shown(got.stdout, mount))
 		}
-		flags = nil // the store is there, and knows what it is
+		flags = nil // the store exists, with its settings
 	}
 	copied := filepath.Join(s.Dir, "copied")
 	require.NoError(t, os.RemoveAll(copied))
@@ -36,11 +35,11 @@ func alikeInTree(t *testing.T, s *demo.Stage, except string, shown func(output, 
 	assert.Equal(t, tree(t, local, except), tree(t, copied, except), "the files")
 }
 
-// whole shows all of an output, numbersOf the thermodynamic numbers in one of LAMMPS'.
+// whole selects all of an output, numbersOf the thermodynamic values in the output of LAMMPS.
 func whole(output, dir string) any   { return lines(output, dir) }
 func numbersOf(output, _ string) any { return steps(output) }
 
-// TestSharedFiles: ranks write one file together by MPI-IO, parallel HDF5 and parallel NetCDF, and other numbers of ranks read it.
+// TestSharedFiles writes shared files by MPI-IO, parallel HDF5 and parallel NetCDF, and reads them with other numbers of ranks.
 func TestSharedFiles(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
@@ -74,7 +73,7 @@ func TestSharedFiles(t *testing.T) {
 	}
 }
 
-// TestSharedFileOfPython: ranks write one HDF5 file together by h5py over MPI-IO, and other numbers of ranks read it.
+// TestSharedFileOfPython writes a shared HDF5 file by h5py over MPI-IO, and reads it with other numbers of ranks.
 func TestSharedFileOfPython(t *testing.T) {
 	need(t, "mpirun.openmpi", python, "python:mpi4py", "python:h5py._debian_h5py_mpi")
 	s := newStage(t)
@@ -86,7 +85,8 @@ func TestSharedFileOfPython(t *testing.T) {
 	})
 }
 
-// TestParallelNetCDF: ranks write one NetCDF-4 file together, over parallel HDF5, and other numbers of ranks read it. Debian has it for Open MPI.
+// TestParallelNetCDF writes a shared NetCDF-4 file over parallel HDF5, and reads it with other numbers of ranks. Debian has it for Open
+// MPI.
 func TestParallelNetCDF(t *testing.T) {
 	need(t, "mpirun.openmpi")
 	packages := []string{"netcdf-mpi", "hdf5-openmpi"}
@@ -107,7 +107,7 @@ func TestParallelNetCDF(t *testing.T) {
 	})
 }
 
-// benchmark finds a program of IOR's: where a variable names a directory of those for this MPI, or in PATH.
+// benchmark finds a program of IOR: in the directory of a variable for this MPI, or in PATH.
 func benchmark(t *testing.T, name, mpi string) string {
 	t.Helper()
 	variable := "IOR_" + strings.ToUpper(mpi)
@@ -121,7 +121,8 @@ func benchmark(t *testing.T, name, mpi string) string {
 	return path
 }
 
-// TestIOR: IOR reads back and checks what its ranks have written, mdtest makes, reads and removes what others have.
+// TestIOR runs IOR, which reads back and checks the files of its ranks, and mdtest, whose ranks create, read and remove each other's
+// files.
 func TestIOR(t *testing.T) {
 	for _, c := range []struct{ name, line string }{
 		{"ior", "-a POSIX -w -r -W -R -C -e -k"},
@@ -139,7 +140,7 @@ func TestIOR(t *testing.T) {
 				s := newStage(t)
 				except := ""
 				if strings.Contains(c.line, "HDF5") {
-					except = "file" // it has the time in it
+					except = "file" // contains the time
 				}
 				alikeInTree(t, s, except, nil, func(dir string) [][]string {
 					line := append([]string{program}, strings.Fields(c.line)...)
@@ -153,7 +154,7 @@ func TestIOR(t *testing.T) {
 	}
 }
 
-// TestLAMMPSInTree: the restart files of all of LAMMPS' forms are continued from by another number of ranks.
+// TestLAMMPSInTree continues from all kinds of LAMMPS' restart files with another number of ranks.
 func TestLAMMPSInTree(t *testing.T) {
 	need(t, "lmp", "mpirun.openmpi")
 	for _, form := range []string{"", ".%", ".mpiio"} {
@@ -174,7 +175,7 @@ func TestLAMMPSInTree(t *testing.T) {
 	}
 }
 
-// TestGROMACSInTree: the checkpoint and the trajectory of a run are gone on from in the next one.
+// TestGROMACSInTree continues from the checkpoint and the trajectory of a run in the next one.
 func TestGROMACSInTree(t *testing.T) {
 	need(t, "gmx")
 	s := newStage(t)

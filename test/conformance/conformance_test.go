@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestConformance makes every case of the table in every way there is.
+// TestConformance runs every case of the table in all ways.
 func TestConformance(t *testing.T) {
 	cases := readCases(t)
 	accepted := readDifferences(t, "differences.txt")
@@ -56,9 +56,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// compareGo makes the cases that Go can make.
+// compareGo runs the cases that can be run from Go.
 func compareGo(t *testing.T, accepted *differences, constants map[string]int64, cases []testCase) {
-	goruntime.LockOSThread() // never unlocked: it ends as somebody else
+	goruntime.LockOSThread() // never unlocked: the thread changes its user
 	self := os.Getuid()
 	var fromGo []testCase
 	for _, c := range cases {

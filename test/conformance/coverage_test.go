@@ -32,8 +32,8 @@ func interposed(t *testing.T) []string {
 	return names
 }
 
-// checkCoverage fails for names of the shim's table that none of the programs
-// calls and uncovered.txt does not excuse, and for excuses without need.
+// checkCoverage fails for names of the shim's table that no program calls and uncovered.txt does not list, and for unnecessary entries of
+// uncovered.txt.
 func checkCoverage(t *testing.T, programs ...string) {
 	t.Helper()
 	called := map[string]bool{}

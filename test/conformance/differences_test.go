@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A difference is one step that comes to something else under the mount.
+// A difference is a step with a different result under the mount.
 type difference struct {
 	name, step, local, mount string
 }
@@ -24,7 +24,7 @@ func (d difference) String() string {
 //
 //	[FILE SYSTEM...:] NAME | STEP | LOCAL RESULT | RESULT UNDER THE MOUNT
 type differences struct {
-	accepted map[difference]bool // and whether it has been seen
+	accepted map[difference]bool // whether the difference has occurred
 }
 
 func readDifferences(t *testing.T, names ...string) *differences {
@@ -71,8 +71,7 @@ func (d *differences) accept(t *testing.T, line string) {
 	d.accepted[entry] = false
 }
 
-// fileSystem names the type of the file system that a directory is in. One that
-// is not known, such as an overlay on ext4, is taken for ext4.
+// fileSystem returns the type of a directory's file system. An unknown one, such as an overlay on ext4, counts as ext4.
 func fileSystem(t *testing.T, dir string) string {
 	t.Helper()
 	var st unix.Statfs_t
@@ -86,7 +85,7 @@ func fileSystem(t *testing.T, dir string) string {
 	return "ext4"
 }
 
-// compare fails for every step that differs and is not accepted.
+// compare fails for every difference that is not accepted.
 func (d *differences) compare(t *testing.T, cases []testCase, local, mount trace) {
 	t.Helper()
 	for _, c := range cases {
@@ -116,7 +115,7 @@ func last(lines []string) string {
 	return lines[len(lines)-1]
 }
 
-// stale fails for what is in the list and was not seen.
+// stale fails for accepted differences that have not occurred.
 func (d *differences) stale(t *testing.T) {
 	t.Helper()
 	for entry, seen := range d.accepted {

@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A system makes calls for the cases from Go: the kernel, or a
-// posixshim.Process. Paths are relative to the directory of the case.
+// A system executes calls of the cases from Go: the kernel, or a posixshim.Process. Paths are relative to the directory of the case.
 type system interface {
-	enter(t *testing.T, dir string, owner int) // makes the directory of a case and goes there
-	become(t *testing.T, uid int)              // from now on calls are made by this user
+	enter(t *testing.T, dir string, owner int) // creates and enters the directory of a case
+	become(t *testing.T, uid int)              // changes the user of later calls
 	open(path string, flags int, mode uint32) (int, error)
 	close(fd int) error
 	dup(fd int) (int, error)
@@ -46,23 +45,23 @@ type system interface {
 	link(from, to string) error
 	symlink(target, path string) error
 	readlink(path string) (string, error)
-	list(path string) ([]string, error) // names, with "/" or "@" behind those that are directories or links
+	list(path string) ([]string, error) // names, with "/" or "@" behind directories or links
 }
 
-// A player makes the steps of cases on a system.
+// A player executes the steps of cases on a system.
 type player struct {
 	t         *testing.T
 	sys       system
 	constants map[string]int64
-	at        string // what "@" stands for
+	at        string // value of "@"
 	regs      map[string]int
 	opened    []int
 	times     map[string]unix.Stat_t
-	register  string // that the step's result goes into
+	register  string // register for the result of the step
 	words     []string
 }
 
-// play makes the cases and returns what came of them.
+// play runs the cases and returns their results.
 func (p *player) play(cases []testCase, mount string, self int) trace {
 	tr := trace{}
 	for i, c := range cases {
@@ -94,8 +93,8 @@ func (p *player) step(step string) string {
 	return run(p)
 }
 
-// goPlays says whether a case can be made from Go: all its verbs are there, and
-// nothing in it is the C half's: other directories, pointers, long paths.
+// goPlays reports whether a case can be run from Go: it has all verbs, and the case does not concern the C half: other directories,
+// pointers, long paths.
 func goPlays(c testCase) bool {
 	for _, step := range c.steps {
 		if goVerbs[verb(step)] == nil {
@@ -115,7 +114,7 @@ func goPlays(c testCase) bool {
 
 func (p *player) has(i int) bool { return i < len(p.words) }
 
-// text is word i with its escapes carried out.
+// text returns word i with its escapes replaced.
 func (p *player) text(i int) string {
 	w := p.words[i]
 	if w == `""` {
@@ -146,7 +145,7 @@ func (p *player) text(i int) string {
 	return out.String()
 }
 
-// number is word i: registers, constants and numbers joined by "|".
+// number returns the value of word i: registers, constants and numbers joined by "|".
 func (p *player) number(i int) int64 {
 	var n int64
 	for part := range strings.SplitSeq(p.words[i], "|") {
@@ -182,7 +181,7 @@ func failed(err error) string {
 	if !errors.As(err, &errno) {
 		return err.Error()
 	}
-	if errno == unix.EOPNOTSUPP { // ErrnoName says ENOTSUP
+	if errno == unix.EOPNOTSUPP { // ErrnoName returns ENOTSUP
 		return "-1 EOPNOTSUPP"
 	}
 	return "-1 " + unix.ErrnoName(errno)
@@ -284,7 +283,7 @@ func change(before, after unix.Timespec) string {
 	return "earlier"
 }
 
-// compareTimes says which times have changed since the last step like this.
+// compareTimes returns which times have changed since the last such step.
 func (p *player) compareTimes(name string, st unix.Stat_t, err error) string {
 	if err != nil {
 		return failed(err)
@@ -298,10 +297,9 @@ func (p *player) compareTimes(name string, st unix.Stat_t, err error) string {
 	return fmt.Sprintf("mtime %s ctime %s", change(before.Mtim, st.Mtim), change(before.Ctim, st.Ctim))
 }
 
-// nextTick waits until a change gets a later time than all before. Files get
-// times of the coarse clock, which ticks 100 to 1000 times a second, and since
-// Linux 6.13 none below the newest time of the fine clock that any file has been
-// given: so the coarse clock has to pass the fine one.
+// nextTick waits until a change gets a later time than all before. File times are from the coarse clock, which ticks 100 to 1000 times a
+// second. Since Linux 6.13 they are also never less than the newest time of the fine clock that any file has got. So the coarse clock has
+// to pass the fine one.
 func nextTick() {
 	now := func(clock int32) time.Time {
 		var ts unix.Timespec

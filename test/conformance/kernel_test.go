@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel makes system calls on the files of a local directory. Its thread is
-// locked, since who calls is a property of a thread.
+// kernel makes system calls on the files of a local directory. Its thread is locked, since credentials are a property of a thread.
 type kernel struct {
 	base string
 	dir  int // the directory of the case
@@ -37,7 +36,7 @@ func (k *kernel) enter(t *testing.T, dir string, owner int) {
 	require.NoError(t, err)
 }
 
-// become changes the user of this thread's file calls, who is in no other group.
+// become changes the user of this thread's file calls, without supplementary groups.
 func (k *kernel) become(t *testing.T, uid int) {
 	t.Helper()
 	if uid != 0 {
@@ -80,7 +79,7 @@ func (k *kernel) rename(from, to string, flags uint) error {
 	return unix.Renameat2(k.dir, from, k.dir, to, flags)
 }
 
-// truncate has no form relative to a directory; the thread's own is shared.
+// truncate(2) has no form relative to a directory, and the working directory is shared by threads.
 func (k *kernel) truncate(path string, size int64) error {
 	if path == "" {
 		return unix.ENOENT
@@ -114,7 +113,7 @@ func (k *kernel) chown(path string, uid, gid int, follow bool) error {
 	return unix.Fchownat(k.dir, path, uid, gid, flags)
 }
 
-// utimens asks the kernel itself: unix.UtimesNanoAt takes no nil.
+// utimens makes the system call directly, since unix.UtimesNanoAt does not accept nil.
 func (k *kernel) utimens(path string, times *[2]unix.Timespec) error {
 	p, err := unix.BytePtrFromString(path)
 	if err != nil {

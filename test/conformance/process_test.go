@@ -45,7 +45,7 @@ func newRuntime(t *testing.T, self int) *runtime {
 	return r
 }
 
-// start begins a process of this user.
+// start starts a process of this user.
 func (r *runtime) start(t *testing.T, cred microfs.Cred) {
 	r.Process = posixshim.New(func(write bool) (*vfs.Mount, error) {
 		fs, err := microfs.Mount(context.Background(), r.dev, microfs.Segment{Length: partition},
@@ -59,7 +59,7 @@ func (r *runtime) start(t *testing.T, cred microfs.Cred) {
 	require.NoError(t, r.OpenForWriting())
 }
 
-// errno is what an application sees of an error.
+// errno returns the errno that an application gets for an error.
 func errno(err error) error {
 	if err == nil {
 		return nil
@@ -99,7 +99,7 @@ func (r *runtime) reopen(t *testing.T) {
 	r.dir = posixshim.Handle(h)
 }
 
-// become starts another process, of that user.
+// become starts another process as that user.
 func (r *runtime) become(t *testing.T, uid int) {
 	t.Helper()
 	require.NoError(t, r.Chmod(posixshim.PathAt{Path: "."}, 0o755, 0))
@@ -166,7 +166,7 @@ func (r *runtime) rename(from, to string, flags uint) error {
 	return errno(r.Rename(r.at(from), r.at(to), uint32(flags)))
 }
 
-// bytesOf is the memory of a structure, as the C half passes it.
+// bytesOf returns the memory of a structure, as the C half passes it.
 func bytesOf[T any](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }

@@ -24,7 +24,7 @@ const (
 	nobody = 65534
 )
 
-// A stage is where the C program runs: every user may use it.
+// A stage is a directory for the C program, which every user may use.
 type stage struct {
 	t       *testing.T
 	dir     string
@@ -44,7 +44,7 @@ func newStage(t *testing.T) *stage {
 	require.NoError(t, os.Chmod(dir, 0o777))
 	s := &stage{t: t, dir: dir, preload: filepath.Join(dir, "libnvmecr.so")}
 	bin := filepath.Dir(demotest.Nvmecr(t))
-	for _, name := range []string{"libnvmecr.so", "libnvmecr-plain.so"} { // the checkout may be private
+	for _, name := range []string{"libnvmecr.so", "libnvmecr-plain.so"} { // the checkout may not be readable by others
 		copyFile(t, filepath.Join(bin, name), filepath.Join(dir, name))
 	}
 	return s
@@ -76,7 +76,7 @@ func (s *stage) compile(name string, flags ...string) string {
 	return program
 }
 
-// ask returns what the program knows: its "verbs" or "constants".
+// ask returns the "verbs" or "constants" of the program.
 func ask(t *testing.T, program, what string) []string {
 	t.Helper()
 	out, err := exec.Command(program, what).Output()
@@ -84,7 +84,7 @@ func ask(t *testing.T, program, what string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// run makes the cases in a directory, as a user.
+// run runs the cases in a directory, as a user.
 func (s *stage) run(program, dir, flavour string, user bool, cases []testCase, env ...string) trace {
 	s.t.Helper()
 	var input strings.Builder
@@ -110,7 +110,7 @@ func (s *stage) run(program, dir, flavour string, user bool, cases []testCase, e
 	return tr
 }
 
-// compare makes the cases locally and under the mount.
+// compare runs the cases locally and under the mount.
 func (s *stage) compare(accepted *differences, program, flavour string, cases []testCase) {
 	for _, user := range []bool{false, true} {
 		some := slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return c.user != user })

@@ -21,8 +21,8 @@ var (
 	randomCases = flag.Int("random-cases", 20, "of TestRandomRanks, how many")
 )
 
-// TestRandomRanks makes cases at random by two ranks and a process without one, in turn: in a local directory, and in the tree of a job. Each
-// write is synced, and so is each file before it is looked at: what is between is nobody's promise.
+// TestRandomRanks runs random cases, by two ranks and a process without a rank in turn: in a local directory, and in the tree of a job.
+// Each write is synced, and so is each file before it is read: states in between are not promised.
 func TestRandomRanks(t *testing.T) {
 	seed := *randomSeed
 	if seed == 0 {
@@ -63,7 +63,7 @@ func firstDifference(want, got []string) int {
 	return -1
 }
 
-// A walk makes up the steps of a case.
+// A walk generates the steps of a case.
 type walk struct {
 	*rand.Rand
 	steps []string

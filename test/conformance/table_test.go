@@ -13,7 +13,7 @@ import (
 type testCase struct {
 	name  string
 	steps []string
-	user  bool // made by somebody who is not root
+	user  bool // run by a user other than root
 }
 
 // readCases returns the table.
@@ -49,7 +49,7 @@ func splitSteps(text string) []string {
 	return slices.DeleteFunc(steps, func(s string) bool { return s == "" })
 }
 
-// verb is what a step calls.
+// verb returns the verb of a step.
 func verb(step string) string {
 	word, _, _ := strings.Cut(step, " ")
 	if _, after, ok := strings.Cut(word, "="); ok {
@@ -58,7 +58,7 @@ func verb(step string) string {
 	return word
 }
 
-// has says whether all verbs of a case are among these.
+// has reports whether all verbs of a case are among these.
 func (c testCase) has(verbs map[string]bool) bool {
 	return !slices.ContainsFunc(c.steps, func(s string) bool { return !verbs[verb(s)] })
 }
@@ -73,10 +73,10 @@ func readLines(t *testing.T, name string) []string {
 	})
 }
 
-// A trace is what the steps of each case have come to: "step = result".
+// A trace has the results of the steps of each case: "step = result".
 type trace map[string][]string
 
-// parseTrace reads what a run has printed.
+// parseTrace parses the output of a run.
 func parseTrace(text string) (tr trace, whole bool) {
 	tr = trace{}
 	name := ""

@@ -21,10 +21,10 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// patience is what all cases together may take.
+// patience is the time limit for all cases together.
 const patience = 10 * time.Minute
 
-// TestConformanceTree makes every case in the tree of a job.
+// TestConformanceTree runs every case in the tree of a job.
 func TestConformanceTree(t *testing.T) {
 	s := newStage(t)
 	nvmecr := filepath.Join(s.dir, "nvmecr")
@@ -34,7 +34,7 @@ func TestConformanceTree(t *testing.T) {
 	cases := slices.DeleteFunc(readCases(t), func(c testCase) bool { return !c.has(verbs) })
 	for _, mode := range []struct {
 		name        string
-		ranks       []string // what a launcher tells each process
+		ranks       []string // variables that a launcher sets for each process
 		differences []string
 	}{
 		{"no rank", []string{""}, []string{"differences.txt", "differences_tree.txt"}},
@@ -61,8 +61,8 @@ func TestConformanceTree(t *testing.T) {
 	}
 }
 
-// TestConformanceOfSiblings makes the cases with several descriptors of a file by two processes of a rank: one has the partition, and
-// makes the calls of the other one.
+// TestConformanceOfSiblings runs the cases that have several descriptors of a file by two processes of a rank: one has the partition, and
+// executes the calls of the other one.
 func TestConformanceOfSiblings(t *testing.T) {
 	s := newStage(t)
 	nvmecr := filepath.Join(s.dir, "nvmecr")
@@ -80,7 +80,7 @@ func TestConformanceOfSiblings(t *testing.T) {
 
 var severalDescriptors = regexp.MustCompile("/(by another|sees other|two) descriptors?$")
 
-// A process makes the steps that it is told.
+// A process executes requested steps.
 type process struct {
 	in, out *os.File
 	lines   *bufio.Reader // of out
@@ -100,8 +100,8 @@ func (p *process) receive(t *testing.T) string {
 	return strings.TrimRight(line, " \n")
 }
 
-// turns says which of so many processes makes each step of a case: one after the other, but for steps with what one of
-// them has in a register. A case that one process alone can make is the last one's.
+// turns returns the process for each step of a case: one after the other, but a step that uses a register is executed by the process that
+// has it. A case that a single process has to run is for the last one.
 func turns(steps []string, processes int) []int {
 	turns := make([]int, len(steps))
 	alone := slices.Repeat([]int{processes - 1}, len(steps))
@@ -126,14 +126,13 @@ func turns(steps []string, processes int) []int {
 	return turns
 }
 
-// ofProcess says whether a step changes what a process is, not the files.
+// ofProcess reports whether a step changes a process, and no file.
 func ofProcess(step string) bool {
 	return slices.Contains([]string{"become", "groups", "setgid", "initgroups", "setuid", "seteuid", "setegid", "setreuid", "setregid",
 		"umask", "descriptors", "chdir", "fchdir", "locale"}, verb(step))
 }
 
-// inTurn makes the cases in a directory, as a user, with a process for each rank. Steps go to
-// one after the other (see turns).
+// inTurn runs the cases in a directory, as a user, with a process for each rank, which execute the steps in turn (see turns).
 func (s *stage) inTurn(program, dir string, user bool, cases []testCase, ranks []string, wrapper ...string) trace {
 	s.t.Helper()
 	processes, finish := s.launch(program, dir, user, ranks, wrapper...)
@@ -163,7 +162,7 @@ func (s *stage) inTurn(program, dir string, user bool, cases []testCase, ranks [
 	return tr
 }
 
-// launch starts a process for each rank, with its settings, in a job of the wrapper's. The processes end with finish.
+// launch starts a process for each rank, with its variables, in a job of the wrapper. finish ends the processes.
 func (s *stage) launch(program, dir string, user bool, ranks []string, wrapper ...string) (processes []*process, finish func()) {
 	s.t.Helper()
 	s.runs++
@@ -192,7 +191,7 @@ func (s *stage) launch(program, dir string, user bool, ranks []string, wrapper .
 	ended := make(chan error, 1)
 	go func() {
 		ended <- cmd.Wait()
-		for _, p := range processes { // nobody will say anything more
+		for _, p := range processes { // no further requests
 			_ = p.out.SetReadDeadline(time.Now())
 		}
 	}()
@@ -213,12 +212,12 @@ func (s *stage) launch(program, dir string, user bool, ranks []string, wrapper .
 	}
 }
 
-// pipe makes a named pipe that anybody may use.
+// pipe creates a FIFO that every user may use.
 func pipe(t *testing.T, path string) *os.File {
 	t.Helper()
 	require.NoError(t, unix.Mkfifo(path, 0o600))
 	require.NoError(t, os.Chmod(path, 0o666))
-	f, err := os.OpenFile(path, os.O_RDWR, 0) // does not wait for the other side
+	f, err := os.OpenFile(path, os.O_RDWR, 0) // O_RDWR does not wait for the other end
 	require.NoError(t, err)
 	return f
 }

@@ -2,10 +2,10 @@ package conformance
 
 import "golang.org/x/sys/unix"
 
-// umask is what the cases run with.
+// umask is the umask of the cases.
 const umask = 0o022
 
-// goVerbs are the verbs of cases.txt that Go has.
+// goVerbs are the verbs of cases.txt that are implemented in Go.
 var goVerbs map[string]func(p *player) string
 
 func init() {

@@ -12,7 +12,7 @@ import (
 	"nvmecr/fuseview"
 )
 
-// TestConformanceView makes every case through FUSE, by a program that knows nothing of nvmecr.
+// TestConformanceView runs every case through FUSE, by a program without the preload library.
 func TestConformanceView(t *testing.T) {
 	cases := readCases(t)
 	accepted := readDifferences(t, "differences_view.txt")

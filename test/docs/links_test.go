@@ -24,8 +24,7 @@ var (
 	named   = regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.md\b`)
 )
 
-// files lists what below the root ends in one of the suffixes, but for what
-// is built or made up for other tests.
+// files lists the files below the root with one of the suffixes, except for build outputs and test data.
 func files(t *testing.T, suffixes ...string) []string {
 	t.Helper()
 	var found []string
@@ -54,13 +53,12 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// prose is the text of a page without its blocks of code.
+// prose returns the text of a page without its code blocks.
 func prose(t *testing.T, path string) string {
 	return fence.ReplaceAllString(read(t, path), "")
 }
 
-// anchor is the fragment that web front ends of Git give a heading: lower
-// case, blanks as hyphens, punctuation dropped.
+// anchor returns the fragment of a heading in web front ends of Git: lower case, blanks as hyphens, without punctuation.
 func anchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -96,8 +94,7 @@ func TestAnchor(t *testing.T) {
 	}
 }
 
-// Every relative link of every page leads to a file or folder, and its
-// fragment to a heading there.
+// TestLinks checks that every relative link of every page leads to a file or folder, and its fragment to a heading there.
 func TestLinks(t *testing.T) {
 	links := 0
 	for _, page := range files(t, ".md") {
@@ -122,7 +119,7 @@ func TestLinks(t *testing.T) {
 	assert.Greater(t, links, 50, "links found")
 }
 
-// Comments, messages and build files name pages that are there.
+// TestPagesNamedInTheSource checks that pages named in comments, messages and build files exist.
 func TestPagesNamedInTheSource(t *testing.T) {
 	pages := 0
 	for _, file := range files(t, ".go", ".c", ".h", ".sh", ".txt", ".mk", "Makefile") {

@@ -19,10 +19,10 @@ var (
 	cString = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*`)
 )
 
-// gap stands for what changes in a message.
+// gap stands for a variable part of a message.
 const gap = "\x00"
 
-// literals returns the strings that the programs may print: of Go, with + joined, and of the preload library.
+// literals returns the string literals of the Go programs, with + joined, and of the preload library.
 func literals(t *testing.T) []string {
 	var all []string
 	add := func(text string) { all = append(all, verb.ReplaceAllString(text, gap)) }
@@ -55,7 +55,7 @@ func literals(t *testing.T) []string {
 	return all
 }
 
-// constant is the value of a string literal, or of several that are added.
+// constant returns the value of a string literal, or of a concatenation of them.
 func constant(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -73,7 +73,7 @@ func constant(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// says reports whether a literal has the pieces of a message in their order.
+// says reports whether a literal contains the pieces of a message in order.
 func says(literal string, pieces []string) bool {
 	for _, piece := range pieces {
 		_, after, found := strings.Cut(literal, piece)
@@ -85,8 +85,7 @@ func says(literal string, pieces []string) bool {
 	return true
 }
 
-// Every message that docs/troubleshooting.md quotes is one that a program still has, and
-// none is there twice.
+// TestQuotedMessagesAreInTheSource checks that every message quoted in docs/troubleshooting.md is in the source, and is quoted once.
 func TestQuotedMessagesAreInTheSource(t *testing.T) {
 	texts := literals(t)
 	seen := map[string]bool{}

@@ -10,7 +10,7 @@ import (
 	"nvmecr/internal/config"
 )
 
-// TestAdvise: what checkpoints cost is read off a store.
+// TestAdvise checks the advice from the checkpoints in a store.
 func TestAdvise(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAuthentication runs jobs on a target that asks for keys, each made with
-// `nvmecr keygen`.
+// TestAuthentication runs jobs on a target that requires authentication, with keys of `nvmecr keygen`.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -52,10 +51,10 @@ func TestAuthentication(t *testing.T) {
 	r.ok(t)
 	assert.Contains(t, r.stdout, "/a")
 
-	// So does the target of a run's own.
+	// The embedded target requires authentication, too.
 	r = sh(t, s, "echo > /nvmecr/a", append(secrets, "--name", "own", "--size", "64M")...)
 	r.ok(t)
-	kept, _ := exec.Command("grep", "-rlaF", ours, s.Dir).Output() // status 1: in none
+	kept, _ := exec.Command("grep", "-rlaF", ours, s.Dir).Output() // status 1: no file has it
 	assert.Empty(t, string(kept), "no file of the run has the secret")
 
 	for name, c := range map[string]struct {
@@ -138,9 +137,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestOwnTargetAsksForKeys: who reaches a run's own target and says its host's NQN, but
-// has not the key that was made for the run, is refused; what belongs to the job is not.
-// The key goes with the run.
+// TestOwnTargetAsksForKeys checks that the embedded target refuses a host with the right NQN but without the key of the run, and accepts
+// processes of the job. The key is removed with the run.
 func TestOwnTargetAsksForKeys(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -165,7 +163,7 @@ func TestOwnTargetAsksForKeys(t *testing.T) {
 	}
 }
 
-// TestTargetDeniesByDefault: a target that other hosts reach says which may connect.
+// TestTargetDeniesByDefault checks that a target which other hosts reach needs a list of permitted hosts.
 func TestTargetDeniesByDefault(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

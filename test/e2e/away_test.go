@@ -21,21 +21,20 @@ import (
 	"nvmecr/nvmf"
 )
 
-// awayAddresses counts those of awayAddress.
+// awayAddresses counts the addresses of awayAddress.
 var awayAddresses atomic.Uint32
 
-// awayAddress is one at which nobody else takes the port of a target that is away.
+// awayAddress returns an address at which no other process takes the port of a target while that is down.
 func awayAddress() string { return fmt.Sprint("127.0.3.", awayAddresses.Add(1)) }
 
-// portOf returns the port in what `nvmecr target` prints.
+// portOf returns the port in the output of `nvmecr target`.
 func portOf(t *testing.T, target string) string {
 	id, err := nvmf.ParseTransportID(target)
 	require.NoError(t, err)
 	return id.Service
 }
 
-// TestTargetComesBack kills the target under a running job and starts it again
-// on the same address: that costs the job a pause.
+// TestTargetComesBack kills the target of a running job and starts it again at the same address. The job only pauses.
 func TestTargetComesBack(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -49,7 +48,7 @@ func TestTargetComesBack(t *testing.T) {
 	awaitLines(t, run, 3)
 	job.Kill()
 	require.Error(t, job.Wait(t.Context()))
-	time.Sleep(300 * time.Millisecond) // for operations to run into it
+	time.Sleep(300 * time.Millisecond) // let operations meet the fault
 	require.False(t, run.Ended(), "the job waits")
 	serve(t, s, "--listen", net.JoinHostPort(address, portOf(t, target)), "--namespace", namespace)
 	require.NoError(t, run.Wait(t.Context()))
@@ -61,7 +60,7 @@ func TestTargetComesBack(t *testing.T) {
 	require.NoError(t, reference.Wait(t.Context()))
 	assert.Equal(t, sums(reference, 0), sums(run, 0))
 
-	// What was written around the loss is what would have been written.
+	// The written data is the same as without the loss.
 	for rank := range heatRanks {
 		for step := 50; step <= 2000; step += 50 {
 			name := fmt.Sprintf("heat.%d.%d", step, rank)
@@ -72,8 +71,7 @@ func TestTargetComesBack(t *testing.T) {
 	}
 }
 
-// TestTargetAwayAtTheStart kills the target between the start of a job and the
-// first call under the mount: that waits.
+// TestTargetAwayAtTheStart kills the target between the start of a job and its first call under the mount, which has to wait.
 func TestTargetAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
@@ -98,7 +96,7 @@ func targetAwayAtTheStart(t *testing.T, view config.View) {
 	target.Kill()
 	require.Error(t, target.Wait(t.Context()))
 	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
-	time.Sleep(300 * time.Millisecond) // for the call to run into it
+	time.Sleep(300 * time.Millisecond) // let the call meet the fault
 	require.False(t, run.Ended(), "the job waits")
 	serve(t, s, "--listen", net.JoinHostPort(address, portOf(t, line)), "--namespace", namespace)
 	require.NoError(t, run.Wait(t.Context()))
@@ -117,7 +115,7 @@ func TestTargetStaysAway(t *testing.T) {
 	job.Kill()
 	require.Error(t, job.Wait(t.Context()))
 	clock := busy.Start(t)
-	_ = run.Wait(t.Context()) // how a shell ends after this is its affair
+	_ = run.Wait(t.Context()) // the exit status does not matter
 	assert.Less(t, clock.Now(), 30*time.Second)
 	assert.Regexp(t, "I/O error|Input/output error", strings.Join(run.Stdout.Lines(), "\n"), "dash has two ways to say EIO")
 }
@@ -132,7 +130,8 @@ func awaitLines(t *testing.T, j *demo.Job, n int) {
 	}
 }
 
-// TestOneTargetAwayOutside: where one of several targets is gone, what the others have is listed and copied, and one line says what is missing.
+// TestOneTargetAwayOutside checks that, if one of several targets is down, commands list and copy the files on the others, and one
+// message names the missing target.
 func TestOneTargetAwayOutside(t *testing.T) {
 	t.Parallel()
 	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
@@ -154,7 +153,7 @@ func TestOneTargetAwayOutside(t *testing.T) {
 			r := call(t, s, append([]string{"ls"}, targets...)...)
 			assert.Equal(t, 1, r.code)
 			assert.Contains(t, r.stderr, "target cannot be reached")
-			for _, name := range []string{"f0", "f2"} { // ranks 1 and 3 are on the target that is gone
+			for _, name := range []string{"f0", "f2"} { // ranks 1 and 3 are on the lost target
 				assert.Contains(t, r.stdout, "/"+name)
 			}
 			out := filepath.Join(s.Dir, "out")

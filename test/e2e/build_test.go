@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSPDKPaths: what is built with SPDK finds at its start each library that
-// pkg-config has found for it, in whichever of SPDK's directories.
+// TestSPDKPaths checks that programs built with SPDK find each library of pkg-config, in any of SPDK's directories.
 func TestSPDKPaths(t *testing.T) {
 	if _, err := exec.LookPath("pkg-config"); err != nil {
 		t.Skip("pkg-config is not installed")
@@ -59,12 +58,11 @@ func TestSPDKPaths(t *testing.T) {
 	}
 }
 
-// TestStartedOnce: make ends with an error where what it has built cannot be
-// started, as with a library that lacks a symbol.
+// TestStartedOnce checks that make fails if a built program cannot be started, for example for want of a symbol.
 func TestStartedOnce(t *testing.T) {
 	built, err := filepath.Abs("../../bin")
 	require.NoError(t, err)
-	// lacking makes a library that calls what no library has.
+	// lacking builds a library that calls an undefined function.
 	lacking := func(t *testing.T, path string) {
 		require.NoError(t, os.Remove(path)) // the link
 		cmd := exec.Command("cc", "-shared", "-fPIC", "-x", "c", "-o", path, "-")
@@ -74,7 +72,7 @@ func TestStartedOnce(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, dir string)
-		want  []string // nothing: it can be started
+		want  []string // empty: it can be started
 	}{
 		"as built": {spoil: func(*testing.T, string) {}},
 		"a runtime lacks a symbol": {
@@ -99,7 +97,7 @@ func TestStartedOnce(t *testing.T) {
 				require.NoError(t, os.Symlink(filepath.Join(built, f), filepath.Join(dir, f)))
 			}
 			c.spoil(t, dir)
-			// The settings of whoever calls make have no say.
+			// Settings of the caller of make have no effect.
 			cmd := exec.Command("../../scripts/start.sh", dir, "plain")
 			cmd.Env = append(os.Environ(), "NVMECR_TARGET=/nowhere", "NVMECR_MOUNT=/elsewhere")
 			out, err := cmd.CombinedOutput()

@@ -16,7 +16,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// partitionAt is where the only partition of a store lies in its image.
+// partitionAt is the offset of the only partition of a store in its image.
 const partitionAt = 2 << 20
 
 // spoil inverts n bytes of the image of the default store.
@@ -34,7 +34,7 @@ func spoil(t *testing.T, s *demo.Stage, at int64, n int) {
 	require.NoError(t, f.Close())
 }
 
-// superblock returns a number of 8 bytes in it.
+// superblock returns an 8-byte integer of the superblock.
 func superblock(t *testing.T, s *demo.Stage, at int64) int64 {
 	f, err := os.Open(s.Image("default"))
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestFsckAndVerify(t *testing.T) {
 	require.Equal(t, 1, verified.Damaged)
 	assert.Equal(t, int64(32768), verified.Ranks[0].Damaged[0].Offset)
 
-	// What there are two copies of.
+	// Structures with two copies.
 	spoil(t, s, partitionAt, 100)
 	spoil(t, s, 1<<20, 100)
 	r = call(t, s, "fsck", "--json")
@@ -102,12 +102,12 @@ func TestFsckAndVerify(t *testing.T) {
 	assert.Equal(t, "table-copy", checked.Targets[0].Findings[0].Kind)
 	assert.Equal(t, "superblock-copy", checked.Ranks[0].Findings[0].Kind)
 	assert.Equal(t, "repairable", checked.Ranks[0].Findings[0].Severity)
-	assert.Contains(t, call(t, s, "fsck").stdout, "`nvmecr fsck --repair` puts right")
+	assert.Contains(t, call(t, s, "fsck").stdout, "`nvmecr fsck --repair` repairs what can be repaired")
 	assert.Contains(t, call(t, s, "fsck", "--repair").ok(t), "rank 0: repair: superblock copy 0")
 	call(t, s, "fsck").ok(t)
 	assert.Equal(t, "hi\n", call(t, s, "cat", "/a").ok(t))
 
-	// What there is no copy of.
+	// Structures without a copy.
 	for _, off := range []int64{0, 8} { // both state areas
 		spoil(t, s, partitionAt+superblock(t, s, 104+off), 2*4096)
 	}
@@ -138,8 +138,7 @@ func TestFsckUsage(t *testing.T) {
 	assert.Contains(t, out, "without checksums")
 }
 
-// TestFsckWhileAJobRuns looks at a store that is in use, and is kept from
-// repairing it.
+// TestFsckWhileAJobRuns checks a store in use, and that a repair of it is refused.
 func TestFsckWhileAJobRuns(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -18,7 +18,7 @@ import (
 	"nvmecr/test/hosts"
 )
 
-// A cluster is hosts for ranks, n1 to n6, and two with targets, t1 and t2. The job's user is not root.
+// A cluster has hosts for ranks, n1 to n6, and two hosts with targets, t1 and t2. The job's user is not root.
 type cluster struct {
 	*demo.Stage
 	*hosts.Network
@@ -27,7 +27,8 @@ type cluster struct {
 	targets [2]*demo.Job
 }
 
-// newCluster makes one. Its MPI is Open MPI: MPICH's UCX (1.13) now and then hangs in MPI_Finalize over two hosts, also without nvmecr.
+// newCluster starts a cluster. Its MPI is Open MPI: with MPICH, UCX 1.13 sometimes hangs in MPI_Finalize over two hosts, also without
+// nvmecr.
 func newCluster(t *testing.T, view config.View) *cluster {
 	s := newStage(t)
 	s.View = view
@@ -35,7 +36,7 @@ func newCluster(t *testing.T, view config.View) *cluster {
 	return &cluster{Stage: s, Network: hosts.New(t, s.Dir, "n1", "n2", "n3", "n4", "n5", "n6", "t1", "t2"), t: t, env: env}
 }
 
-// serve starts the targets, each with these namespaces, of which HOST is its host, and returns what --target takes for the first ones.
+// serve starts the targets, each with these namespaces, in which HOST is the name of its host. It returns --target of the first ones.
 func (c *cluster) serve(namespaces ...string) (targets [2]string) {
 	for i := range targets {
 		targets[i] = c.serveOn(i, namespaces...)[0]
@@ -56,7 +57,7 @@ func (c *cluster) serveOn(i int, namespaces ...string) []string {
 	return printed(c.t, job, len(namespaces))
 }
 
-// mpirun is a launcher's command line for ranks, some on each host in turn.
+// mpirun returns a command line for ranks that are distributed over the hosts in turn.
 func (c *cluster) mpirun(on []string, ranks int, argv ...string) []string {
 	file := filepath.Join(c.Dir, "hostfile."+strings.Join(on, ""))
 	require.NoError(c.t, os.WriteFile(file, []byte(strings.Join(on, "\n")+"\n"), 0o644))
@@ -64,7 +65,7 @@ func (c *cluster) mpirun(on []string, ranks int, argv ...string) []string {
 	return append(append(line, "-n", strconv.Itoa(ranks)), argv...)
 }
 
-// run starts `nvmecr run` on a host, with its state where only that host has it, as it is without a common home.
+// run starts `nvmecr run` on a host, with a state directory on that host only, as without a shared home directory.
 func (c *cluster) run(host string, flags, argv []string, extra ...string) *demo.Job {
 	line := append(append([]string{c.Nvmecr, "run"}, flags...), "--")
 	job, err := c.Start(c.Host(host).In(append(line, argv...)...), append(append(c.env[:len(c.env):len(c.env)], "XDG_STATE_HOME=/tmp/state", "XDG_RUNTIME_DIR="), extra...)...)
@@ -80,7 +81,7 @@ func (c *cluster) ask(host string, args ...string) (string, error) {
 	return strings.Join(job.Stdout.Lines(), "\n"), err
 }
 
-// awaitStep waits until a checkpoint of a running job is complete, as a host sees it that has no rank.
+// awaitStep waits until a host without ranks lists a checkpoint of a running job as complete.
 func (c *cluster) awaitStep(job *demo.Job, step int, flags ...string) {
 	require.Eventually(c.t, func() bool {
 		require.False(c.t, job.Ended(), "%v", job.Stderr.Lines())
@@ -90,18 +91,18 @@ func (c *cluster) awaitStep(job *demo.Job, step int, flags ...string) {
 	}, hang, 20*time.Millisecond)
 }
 
-// interrupt ends a job as Ctrl-C does, twice: a launcher may wait for a host that is gone.
+// interrupt ends a job like two Ctrl-C: after the first one a launcher may wait for a lost host.
 func interrupt(t *testing.T, job *demo.Job) {
 	for range 2 {
 		if pid, err := childOf(job.PID()); err == nil {
 			_ = syscall.Kill(pid, syscall.SIGINT) // it may have ended
 		}
-		time.Sleep(100 * time.Millisecond) // for two signals to be two
+		time.Sleep(100 * time.Millisecond) // so that the second signal is delivered separately
 	}
 	require.Error(t, job.Wait(t.Context()))
 }
 
-// childOf returns the process that nsenter has started, and waits for.
+// childOf returns the child process of nsenter.
 func childOf(pid int) (int, error) {
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	if err != nil {
@@ -110,7 +111,7 @@ func childOf(pid int) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(children)))
 }
 
-// ok waits for a job of the application and returns from which step it went.
+// ok waits for a job of the application and returns the step from which it started.
 func (c *cluster) ok(job *demo.Job) int {
 	require.NoError(c.t, job.Wait(c.t.Context()))
 	var ranks, from int
@@ -131,7 +132,8 @@ func clusters(t *testing.T, test func(t *testing.T, c *cluster)) {
 	}
 }
 
-// A host of four is killed with its ranks, and the job started again on the hosts that are left, then on others. It has two targets, or four.
+// TestHostKilled kills one of four hosts with its ranks. The job is started again on the remaining hosts, and then on others. It has two
+// or four targets.
 func TestHostKilled(t *testing.T) {
 	t.Parallel()
 	clusters(t, func(t *testing.T, c *cluster) {
@@ -161,8 +163,8 @@ func TestHostKilled(t *testing.T) {
 	})
 }
 
-// A host is cut off, and the one that the job was started on dies; the job is started again elsewhere. When the first one comes
-// back, what its rank writes is refused, and the new run's files are as that wrote them.
+// TestHostCutOff cuts a host off the network, and kills the host on which the job was started. The job is started again on other hosts.
+// When the first host is back, writes of its rank are refused, and the files of the new run are unchanged.
 func TestHostCutOff(t *testing.T) {
 	t.Parallel()
 	clusters(t, func(t *testing.T, c *cluster) {
@@ -198,8 +200,7 @@ func TestHostCutOff(t *testing.T) {
 	})
 }
 
-// lateRank writes a line, and another one when a file is there. Files beside that say that the first one is written, and what
-// came of the second one.
+// lateRank writes a line, and a second one when a file exists. Files next to it report the first write, and the result of the second one.
 const lateRank = `
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -228,7 +229,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// A target's host loses power and comes back, with what was on its drive: a pause for the job, without a loss.
+// TestTargetHostLost cuts the power of a target's host, which comes back with the data on its drive: the job pauses and loses nothing.
 func TestTargetHostLost(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, config.ViewRank)
@@ -247,11 +248,11 @@ func TestTargetHostLost(t *testing.T) {
 	assert.Equal(t, 1000, c.ok(c.run("n1", flags, c.mpirun([]string{"n3", "n2"}, 4, app...))))
 }
 
-// Two jobs have the same hosts and targets, and a namespace each; one of them loses the host that it was started on.
+// TestTwoJobs runs two jobs on the same hosts and targets, with a namespace each. One of them loses the host on which it was started.
 func TestTwoJobs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, config.ViewJob)
-	var ways [2][2]string // of a job, to its namespaces
+	var ways [2][2]string // targets of each job
 	for i := range 2 {
 		for job, line := range c.serveOn(i, "mem:256M", "mem:256M") {
 			ways[job][i] = line

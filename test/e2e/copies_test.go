@@ -19,21 +19,22 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// copyTargets makes files to be targets, or makes those anew that are lost, and returns the flags that name all.
+// copyTargets creates files as targets, or replaces lost ones, and returns the flags that name all.
 func copyTargets(t *testing.T, s *demo.Stage, targets int, lost ...int) (flags []string) {
 	for i := range targets {
 		flags = append(flags, "--target", "file:"+filepath.Join(s.Dir, fmt.Sprint("target.", i)))
 	}
 	for _, i := range lost {
 		name := filepath.Join(s.Dir, fmt.Sprint("target.", i))
-		_ = os.Remove(name) // the first time there is none
+		_ = os.Remove(name) // does not exist at first
 		require.NoError(t, os.WriteFile(name, nil, 0o600))
 		require.NoError(t, os.Truncate(name, 256<<20))
 	}
 	return flags
 }
 
-// TestCopies: whichever target is lost and replaced, the next run has the newest complete checkpoint again, byte for byte, and both copies; beyond that it is told.
+// TestCopies replaces each target in turn: the next run has the newest complete checkpoint, byte for byte, and both copies again. The
+// loss of more targets is reported.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	const pattern = "ck-{step}/**"
@@ -56,7 +57,7 @@ func TestCopies(t *testing.T) {
 			require.Contains(t, list(), "200 [store copies] true")
 			assert.Contains(t, list(), "100 [store] true", "each newest one is copied")
 			before := filepath.Join(s.Dir, "before")
-			call(t, s, "cp", "/", before) // what rank 1 has not closed is told of
+			call(t, s, "cp", "/", before) // reports the file that rank 1 has not closed
 
 			copyTargets(t, s, c.targets, c.lost)
 			require.Contains(t, list(), "200 [copies] true")
@@ -87,7 +88,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestCopiesOfOne: a program of one process has copies too, on targets that nobody else has formatted, and a larger job finds these later.
+// TestCopiesOfOne checks that a job of one process has copies, on targets that no rank has formatted, and that a larger job later finds
+// them.
 func TestCopiesOfOne(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"partner", "rs:2+1"} {
@@ -101,7 +103,7 @@ func TestCopiesOfOne(t *testing.T) {
 			require.NotContains(t, r.stderr, "copy area", "which all targets have")
 			require.Contains(t, call(t, s, "checkpoints").ok(t), "ck-")
 
-			copyTargets(t, s, 3, 0) // with all that the program had written
+			copyTargets(t, s, 3, 0) // with all data of the program
 			require.Contains(t, strings.Join(levels(t, call(t, s, "checkpoints", "--json")), ";"), "100 [")
 			out := sh(t, s, "cat /nvmecr/ck-100.pt; for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'echo more > /nvmecr/more.$PMI_RANK'; done").ok(t)
 			assert.Equal(t, string(want), out)
@@ -114,7 +116,7 @@ func TestCopiesOfOne(t *testing.T) {
 	}
 }
 
-// TestCopiesRefused: what cannot be is said.
+// TestCopiesRefused checks the errors of impossible requests.
 func TestCopiesRefused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -125,7 +127,7 @@ func TestCopiesRefused(t *testing.T) {
 	sh(t, s, "true", append(flags, "--copies", "partner")...).refused(t, "formatted without a copy area", "--fresh")
 }
 
-// spoilTarget inverts a byte of what a target has of some data, and returns which target that is: 0 and up, of those that are not to be left alone.
+// spoilTarget inverts a byte of some data on a target, and returns the number of that target. It skips the targets in alone.
 func spoilTarget(t *testing.T, s *demo.Stage, targets int, data []byte, alone ...int) int {
 	for i := range targets {
 		name := filepath.Join(s.Dir, fmt.Sprint("target.", i))
@@ -143,7 +145,8 @@ func spoilTarget(t *testing.T, s *demo.Stage, targets int, data []byte, alone ..
 	return -1
 }
 
-// TestVerifyRepair: what is damaged of a checkpoint, or of its copy, is as it was after verify --repair; what is damaged in both is told.
+// TestVerifyRepair checks that verify --repair restores a damaged checkpoint from its copy, and the copy from the checkpoint, and that
+// damage in both is reported.
 func TestVerifyRepair(t *testing.T) {
 	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
@@ -171,8 +174,8 @@ func TestVerifyRepair(t *testing.T) {
 			assert.Equal(t, 1, r.code)
 			assert.Equal(t, 3, strings.Count(r.stdout, ": damaged\n"), r.stdout)
 			out := call(t, s, "verify", "--repair").ok(t)
-			assert.Equal(t, 3, strings.Count(out, ": damaged, and written again\n"), out)
-			assert.Contains(t, out, "all of it as it was written, 3 files repaired\n")
+			assert.Equal(t, 3, strings.Count(out, ": damaged, and restored\n"), out)
+			assert.Contains(t, out, "all data matches its checksums, 3 files repaired\n")
 			assert.NotContains(t, call(t, s, "verify").ok(t), "damaged")
 			after := filepath.Join(s.Dir, "after")
 			call(t, s, "cp", "/", after).ok(t)
@@ -183,13 +186,13 @@ func TestVerifyRepair(t *testing.T) {
 			r = call(t, s, "verify", "--repair")
 			assert.Equal(t, 1, r.code)
 			assert.Equal(t, 2, strings.Count(r.stdout, ": damaged, and not repaired: "), r.stdout)
-			assert.Equal(t, 1, strings.Count(r.stdout, ": damaged, and written again\n"), r.stdout)
+			assert.Equal(t, 1, strings.Count(r.stdout, ": damaged, and restored\n"), r.stdout)
 		})
 	}
 }
 
-// TestDamagedNewest: the newest checkpoint with a damaged sector is copied to the second level as far as copies have what cannot be read. Without copies that is told,
-// and the one before is copied.
+// TestDamagedNewest damages a sector of the newest checkpoints. The newest one is copied to the second level if copies have the bytes
+// that cannot be read. Without copies nvmecr reports the damage and copies an older checkpoint.
 func TestDamagedNewest(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"none", "partner", "rs:2+1"} {
@@ -204,7 +207,7 @@ func TestDamagedNewest(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "in"), data, 0o600))
 				sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c '{ [ $PMI_RANK = 1 ] && cat in || echo x; } >/nvmecr/ck."+step+".$PMI_RANK' & done; wait", flags...).ok(t)
 				if step != "100" {
-					spoilTarget(t, s, 3, data[:64<<10], 0, 2) // target 1 has it in the partition of rank 1
+					spoilTarget(t, s, 3, data[:64<<10], 0, 2) // target 1 has the data in the partition of rank 1
 				}
 			}
 			require.NoError(t, os.Mkdir(filepath.Join(s.Dir, "lustre"), 0o700))
@@ -230,13 +233,13 @@ func TestDamagedNewest(t *testing.T) {
 	}
 }
 
-// TestRebuild: what was lost of older checkpoints, too, comes back from their copies.
+// TestRebuild checks that older checkpoints are restored from their copies, too.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	const pattern = "ck-{step}/**"
 	s := newStage(t)
 	flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner", "--level2-pattern", pattern)
-	for _, step := range []string{"100", "200"} { // each run copies its newest
+	for _, step := range []string{"100", "200"} { // each run copies its newest checkpoint
 		sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'mkdir -p /nvmecr/ck-"+step+"; head -c 300000 /dev/urandom > /nvmecr/ck-"+step+"/state.$PMI_RANK' & done; wait", flags...).ok(t)
 	}
 	before, after := filepath.Join(s.Dir, "before"), filepath.Join(s.Dir, "after")
@@ -250,7 +253,8 @@ func TestRebuild(t *testing.T) {
 	assert.Empty(t, call(t, s, "rebuild", pattern).ok(t))
 }
 
-// TestRebuildElsewhere: a host that knows nothing of the store brings back what any target had, on one of another name, and all targets have copy areas again.
+// TestRebuildElsewhere rebuilds on a host without a record of the store. The files of any lost target are restored to a target of another
+// name, and all targets have copy areas again.
 func TestRebuildElsewhere(t *testing.T) {
 	t.Parallel()
 	for targets := 2; targets <= 4; targets++ {
@@ -289,7 +293,7 @@ func TestRebuildElsewhere(t *testing.T) {
 	}
 }
 
-// TestRebuildKilled: a rebuild that is killed, with all that it has started, is completed by the next one, whichever target was lost.
+// TestRebuildKilled kills a rebuild with all its processes. The next one completes the work, whichever target was lost.
 func TestRebuildKilled(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -305,10 +309,10 @@ func TestRebuildKilled(t *testing.T) {
 		copyTargets(t, s, 3, lost)
 		run, err := s.Start([]string{s.Nvmecr, "rebuild"})
 		require.NoError(t, err)
-		time.Sleep(time.Duration(random.IntN(600)) * time.Millisecond) // any instant is right
+		time.Sleep(time.Duration(random.IntN(600)) * time.Millisecond) // any time
 		_, err = s.Kill()
 		require.NoError(t, err)
-		_ = run.Wait(t.Context()) // it was killed, or was done
+		_ = run.Wait(t.Context()) // killed, or complete
 		r := call(t, s, "rebuild")
 		r.ok(t)
 		after := filepath.Join(s.Dir, fmt.Sprint("after", round))

@@ -17,7 +17,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// servedTargets starts targets at addresses of their own, each a failure domain, and returns the flags that name them.
+// servedTargets starts targets at different addresses, each a failure domain, and returns the flags that name them.
 func servedTargets(t *testing.T, s *demo.Stage, n int) (jobs []*demo.Job, flags []string) {
 	for i := range n {
 		job, target := serve(t, s, "--listen", awayAddress()+":0", "--namespace", fmt.Sprint("file:", filepath.Join(s.Dir, fmt.Sprint("target.", i)), "?size=256M"))
@@ -34,7 +34,7 @@ func awaitCopies(t *testing.T, s *demo.Stage, run *demo.Job) {
 	}
 }
 
-// TestReadFromCopies: a job that runs when a target is lost reads on from the copies what was on it.
+// TestReadFromCopies checks that a running job reads the data of a lost target from copies.
 func TestReadFromCopies(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -52,7 +52,7 @@ wait`)
 	targets[2].Kill()
 	require.Error(t, targets[2].Wait(t.Context()))
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "lost"), nil, 0o600))
-	_ = run.Wait(t.Context()) // its end cannot do all that it has to on a target that is lost
+	_ = run.Wait(t.Context()) // its end fails on the lost target
 	said := strings.Join(run.Stderr.Lines(), "\n")
 	for name, r := range map[string]int{"after.0": 0, "after.1": 1, "after.2": 2, "alone.2": 2, "own.2": 2} {
 		want, err := os.ReadFile(filepath.Join(s.Dir, fmt.Sprint("before.", r)))
@@ -63,7 +63,7 @@ wait`)
 	}
 	assert.Contains(t, said, "ck.200.2 is read from its copy: ")
 
-	// The next run has all of it on a target in the place of the lost one, though this one went on with a part of the copies.
+	// The next run has all data, on a target that replaces the lost one.
 	_, fresh := serve(t, s, "--listen", awayAddress()+":0", "--namespace", fmt.Sprint("file:", filepath.Join(s.Dir, "fresh"), "?size=256M"))
 	r := sh(t, s, "for r in 0 1 2; do cmp /nvmecr/ck.200.$r before.$r || exit 1; done", append(flags[:4:4], "--target", fresh)...)
 	r.ok(t)
@@ -71,8 +71,9 @@ wait`)
 	assert.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ")
 }
 
-// TestTargetLostWhileCopying: a target is killed, or stopped for good, at a random instant while a checkpoint is copied, and the job with it. What was listed as
-// protected before is there on a target in its place, every byte; otherwise it is there, or is not taken for whole.
+// TestTargetLostWhileCopying kills a target, or stops it for good, at a random time while a checkpoint is copied, and then kills the job.
+// If the checkpoint was listed as protected before, every byte is available after the target was replaced. Otherwise the checkpoint is
+// complete, or is not listed as complete.
 func TestTargetLostWhileCopying(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -87,9 +88,9 @@ for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 12000000 /dev/urandom |
 trap : USR1; echo written; while :; do sleep 0.1; done`))
 		require.NoError(t, err)
 		awaitLines(t, run, 1)
-		require.NoError(t, syscall.Kill(run.PID(), syscall.SIGUSR1))    // it copies at once
+		require.NoError(t, syscall.Kill(run.PID(), syscall.SIGUSR1))    // requests a copy
 		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // any instant is right
-		protected := random.IntN(2) == 0 &&                             // to ask takes as long as to copy
+		protected := random.IntN(2) == 0 &&                             // listing takes as long as copying
 			strings.Contains(call(t, s, "checkpoints", "--json").stdout, `"protected": true`)
 		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP}[random.IntN(2)]
 		require.NoError(t, syscall.Kill(targets[lost].PID(), signal))
@@ -112,7 +113,8 @@ trap : USR1; echo written; while :; do sleep 0.1; done`))
 	}
 }
 
-// TestLostBeforeCopied: a checkpoint that lost bytes before it was copied counts nowhere as complete. The one before is the newest: it stays, and is protected again.
+// TestLostBeforeCopied checks that a checkpoint that lost data before it was copied never counts as complete. The checkpoint before it is
+// the newest: it stays, and is protected again.
 func TestLostBeforeCopied(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -134,7 +136,7 @@ func TestLostBeforeCopied(t *testing.T) {
 	assert.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ")
 }
 
-// TestDrainerKilled: the process that copies is started again when it is killed, and copies what has been written.
+// TestDrainerKilled kills the process that copies. The process is started again, and copies the checkpoints.
 func TestDrainerKilled(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

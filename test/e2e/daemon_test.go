@@ -14,8 +14,8 @@ import (
 	"nvmecr/internal/busy"
 )
 
-// What goes on behind a run goes on with its files there where the target is no process of the run's, also when the run
-// is killed. The server that has them ends after it, and leaves nothing.
+// TestDaemon checks that a process which outlives its run keeps its open files if the target is external, also when the run is killed.
+// The server with these files ends after the process, and leaves nothing.
 func TestDaemon(t *testing.T) {
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
@@ -46,7 +46,7 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// A run whose processes have all ended does not wait for its server.
+// TestServerEndsWithTheRun checks that a run does not wait for its server if all processes have ended.
 func TestServerEndsWithTheRun(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

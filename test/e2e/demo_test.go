@@ -12,7 +12,7 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// TestDemo is the demonstration, of a smaller job.
+// TestDemo runs the demonstration with a smaller job.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("lmp"); err != nil {

@@ -16,8 +16,7 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// lateWriter writes a line, and another one when a file is there. It says what
-// came of it, and its process id first.
+// lateWriter prints its process id, writes a line, and a second one when a file exists, and prints the result.
 const lateWriter = `
 import os, sys, time
 fd = os.open("/nvmecr/late", os.O_CREAT | os.O_WRONLY, 0o600)
@@ -33,14 +32,12 @@ except OSError as e:
     print(e.strerror, flush=True)
 `
 
-// TestLateWriter stops a process, lets a run that asks for it take its partition over
-// from the run in progress, and wakes it up: it cannot write any more.
+// TestLateWriter stops a process, lets another run take its partition over with --takeover, and continues it: its writes are refused.
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	_, id := serve(t, s, "--listen", "0.0.0.0:0", "--allow-any-host", "--namespace", "mem:64M")
-	// Other addresses of the target, other directories: neither the lock of the
-	// partition nor that of the store is seen.
+	// With other addresses of the target and other directories, the locks of partition and store do not meet.
 	targets := make([]string, 2)
 	for i, host := range []string{"127.0.0.1", "127.0.0.2"} {
 		f := strings.Fields(id)
@@ -71,12 +68,11 @@ func TestLateWriter(t *testing.T) {
 	_ = late.Wait(t.Context())
 	assert.Equal(t, "next\n", call(t, s, "cat", "--name", "x", "--target", targets[1], "/late").ok(t))
 
-	// It started before the other: its host cannot take the store back with a
-	// process of that run, but a new run can.
+	// The first run started before the other one: its processes cannot take the store back, but a new run can.
 	assert.Equal(t, "next\n", call(t, s, "run", "--name", "x", "--target", targets[0], "--", "cat", "/nvmecr/late").ok(t))
 }
 
-// printed returns what a job printed once that is n lines.
+// printed waits for n lines of output of a job, and returns them.
 func printed(t *testing.T, j *demo.Job, n int) []string {
 	for deadline := time.Now().Add(hang); len(j.Stdout.Lines()) < n; time.Sleep(time.Millisecond) {
 		if j.Ended() || time.Now().After(deadline) {
@@ -87,8 +83,7 @@ func printed(t *testing.T, j *demo.Job, n int) []string {
 	return j.Stdout.Lines()
 }
 
-// appender appends a line every few milliseconds until that fails, and says when it
-// begins and why it ends.
+// appender appends a line every few milliseconds until that fails, and prints when it begins and why it ends.
 const appender = `
 import os, signal, time
 signal.signal(signal.SIGHUP, signal.SIG_IGN) # the kernel's to stopped orphans
@@ -103,9 +98,8 @@ except OSError as e:
     print(e.strerror, flush=True)
 `
 
-// TestSurvivorOfAnotherRun: a rank that has outlived its run on this host, running or
-// stopped, neither serves the processes of the next run nor writes beside them. What
-// the next run has written is there for the one after it.
+// TestSurvivorOfAnotherRun checks that a rank which has outlived its run on this host, running or stopped, neither serves processes of
+// the next run nor writes at the same time. The following run has the data of the next one.
 func TestSurvivorOfAnotherRun(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -123,7 +117,7 @@ func TestSurvivorOfAnotherRun(t *testing.T) {
 			pid, err := strconv.Atoi(printed(t, old, 1)[0])
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(old.PID(), syscall.SIGKILL))
-			// Before the command has ended it holds the store's lock, and its end wakes stopped processes up.
+			// The command holds the lock of the store until it ends, and its end continues stopped processes.
 			require.Eventually(t, func() bool { return proc.Ended(old.PID()) }, hang, time.Millisecond)
 			if c.stopped {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
@@ -143,7 +137,7 @@ func TestSurvivorOfAnotherRun(t *testing.T) {
 			if c.stopped {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
 			}
-			// Its run has ended long since: what it says still comes.
+			// Its run has ended long ago, but its output still arrives.
 			assert.Eventually(t, func() bool { return len(old.Stdout.Lines()) == 2 }, hang, time.Millisecond)
 			assert.Equal(t, []string{strconv.Itoa(pid), "Input/output error"}, old.Stdout.Lines())
 			last, err := s.Start(append(s.RunFlags("x", "--target", id), "cat", "/nvmecr/ck"), env...)

@@ -22,32 +22,32 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// waiting is how many parallel tests run at the same time. They wait most of the time, for processes to start and to end, for
-// what is gone, or for a pause to pass; their ranks sleep while they wait (see demotest.NewStage).
+// waiting is the number of tests that run in parallel. They mostly wait: for processes, losses and pauses; their ranks sleep while they
+// wait (see demotest.NewStage).
 const waiting = "4"
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", waiting) // every test has that flag, and the command line may change it
+	_ = flag.Set("test.parallel", waiting) // the command line may override it
 	m.Run()
 }
 
-// newStage makes a stage that ends with the test.
+// newStage returns a stage until the end of the test.
 var newStage = demotest.NewStage
 
-// newRankStage makes one on which each rank of a run has files of its own, which the test is about.
+// newRankStage returns a stage whose runs have --view=rank.
 func newRankStage(t *testing.T) *demo.Stage {
 	s := newStage(t)
 	s.View = config.ViewRank
 	return s
 }
 
-// python is the distribution's. What else a PATH may name first is a script that looks for one, at each start.
+// python is the interpreter of the distribution. Another one in PATH may be a wrapper that searches for an interpreter at each start.
 const python = "/usr/bin/python3"
 
-// hang is how long nothing takes, on however busy a machine.
+// hang is longer than anything takes on a busy machine.
 const hang = 5 * time.Minute
 
-// result is what a command came to.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -74,7 +74,7 @@ func sh(t *testing.T, s *demo.Stage, script string, flags ...string) result {
 	return call(t, s, append(append([]string{"run"}, flags...), "--", "sh", "-c", script)...)
 }
 
-// refused expects a failure told on one line that has all of words.
+// refused checks for a failure with a message of one line that has all words.
 func (r result) refused(t *testing.T, words ...string) {
 	t.Helper()
 	assert.Contains(t, []int{1, 2}, r.code, "exit status; stderr: %s", r.stderr)
@@ -85,14 +85,14 @@ func (r result) refused(t *testing.T, words ...string) {
 	}
 }
 
-// ok expects success and returns the standard output.
+// ok checks for success and returns the standard output.
 func (r result) ok(t *testing.T) string {
 	t.Helper()
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	return r.stdout
 }
 
-// serve starts `nvmecr target` and returns what to give to --target.
+// serve starts `nvmecr target` and returns the value of --target.
 func serve(t *testing.T, s *demo.Stage, args ...string) (*demo.Job, string) {
 	job, err := s.Start(append([]string{s.Nvmecr, "target"}, args...))
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func serve(t *testing.T, s *demo.Stage, args ...string) (*demo.Job, string) {
 // digest is a checksum of a file.
 func digest(t *testing.T, path string) string { return digestFrom(t, path, 0) }
 
-// digestFrom is one of what is behind an offset.
+// digestFrom returns a checksum of the data behind an offset.
 func digestFrom(t *testing.T, path string, offset int64) string {
 	f, err := os.Open(path)
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func digestFrom(t *testing.T, path string, offset int64) string {
 	return string(h.Sum(nil))
 }
 
-// image makes a sparse file of mib MiB that begins with head.
+// image creates a sparse file of mib MiB that begins with head.
 func image(t *testing.T, s *demo.Stage, mib int64, head string) string {
 	path := filepath.Join(s.Dir, "image")
 	require.NoError(t, os.WriteFile(path, []byte(head), 0o600))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A limit or a directory that a run cannot do without is missing where it is taken away, by a line with what to do.
+// TestCheckLacks checks the lines about missing limits and directories.
 func TestCheckLacks(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

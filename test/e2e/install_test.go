@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What `make install` leaves below DESTDIR works from there, and names PREFIX where it names itself.
+// TestInstall checks that an installation below DESTDIR works there, and refers to PREFIX.
 func TestInstall(t *testing.T) {
 	s := newStage(t)
 	dest := filepath.Join(s.Dir, "package")
-	// What is in bin/ is installed: this test is none of the build.
+	// Install the present bin/: this is no test of the build.
 	out, err := exec.Command("make", "-C", "../..", "--old-file=all", "install", "PREFIX=/opt/nvmecr", "DESTDIR="+dest).CombinedOutput()
 	require.NoError(t, err, string(out))
 	root := filepath.Join(dest, "opt/nvmecr")
@@ -26,7 +26,7 @@ func TestInstall(t *testing.T) {
 	assert.Contains(t, string(unit), "ExecStart=/opt/nvmecr/bin/nvmecr slurm reconcile\n")
 
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "file"), []byte("kept"), 0o600))
-	// The mount is that of the preloaded library, found from the installed program, and the hook finds that program, too.
+	// The preload library is found from the installed program, and the hook finds that program, too.
 	said := command(t, s, []string{"NVMECR_FUSE=off"}, filepath.Join(root, "bin/nvmecr")+" run --size 64M -- cp "+filepath.Join(s.Dir, "file")+" /nvmecr/file")
 	assert.Regexp(t, `1 file of \d+ B new or changed`, said.stderr)
 	said = command(t, s, []string{"SLURM_SCRIPT_CONTEXT=prolog_task", "SLURM_JOB_ID=none"}, filepath.Join(root, "lib/nvmecr/slurm/nvmecr-hook.sh"))

@@ -24,11 +24,11 @@ import (
 
 var pages = []string{"../../docs/job-scripts.md", "../../docs/parallel-fs.md"}
 
-// scriptOnPage matches a script: a block of code that begins with its interpreter, its name, and what it does.
+// scriptOnPage matches a script: a code block with the interpreter, and a comment with name and purpose.
 var scriptOnPage = regexp.MustCompile("(?ms)^```sh\n(#!/bin/sh\n# ([a-z-]+\\.[a-z]+): .*?)^```$")
 
-// jobScripts puts the scripts and the application in the stage's directory, for one MPI, and returns
-// the variables that its commands need.
+// jobScripts writes the scripts and the application to the stage's directory, for one MPI, and returns the variables that its commands
+// need.
 func jobScripts(t *testing.T, s *demo.Stage, mpi string) []string {
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
@@ -49,7 +49,7 @@ func jobScripts(t *testing.T, s *demo.Stage, mpi string) []string {
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "mpirun"), []byte("#!/bin/sh\nexec mpirun."+mpi+` "$@"`+"\n"), 0o700))
 	return []string{
 		"PATH=" + bin + ":" + filepath.Dir(s.Nvmecr) + ":" + os.Getenv("PATH") + ":/usr/sbin",
-		// More ranks than cores, perhaps as root, and several nodes on one host.
+		// Allow more ranks than cores, root, and several nodes on one host.
 		"OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_btl=tcp,self",
 		"SLURM_MPI_TYPE=" + map[string]string{"openmpi": "pmix", "mpich": "pmi2"}[mpi],
 	}
@@ -74,7 +74,7 @@ func command(t *testing.T, s *demo.Stage, env []string, line string, extra ...st
 	return r
 }
 
-// onPage expects that a page prints a command line.
+// onPage checks that a page has a command line, and returns it.
 func onPage(t *testing.T, line string) string {
 	t.Helper()
 	var all []byte
@@ -102,7 +102,7 @@ func TestJobScriptsOfMPIRun(t *testing.T) {
 			assert.Equal(t, "app: 4 ranks, from step 400\napp: done", r.ok(t))
 			assert.Regexp(t, `newest complete( on all 4 ranks)?: /ckpt\.1000\.\*`, r.stderr)
 
-			// Once from the beginning and once from step 400 the last rank dies, then no more.
+			// The last rank dies once after a start from the beginning and once after a start from step 400.
 			loop = strings.Replace(loop, "melt", "loop", 1)
 			r = command(t, s, env, loop, "APP_DIES=500", "APP_DIES_BELOW=401")
 			assert.NotZero(t, r.code)
@@ -131,7 +131,7 @@ func TestParallelFS(t *testing.T) {
 			here := func(line string) string {
 				return strings.Replace(onPage(t, line), "/scratch/melt", scratch, 1)
 			}
-			level2 := func(line string) string { // no shell takes the quotes off
+			level2 := func(line string) string { // without a shell, remove the quotes
 				line, _, _ = strings.Cut(onPage(t, line), " #")
 				return strings.NewReplacer("/scratch/level2", filepath.Join(s.Dir, "level2"), "'", "").Replace(line)
 			}
@@ -159,7 +159,7 @@ func TestParallelFS(t *testing.T) {
 			call(t, s, "cp", "--name", "again", "/", "again").ok(t)
 			out, err := exec.Command("diff", "-r", scratch, filepath.Join(s.Dir, "again")).CombinedOutput()
 			assert.NoError(t, err, string(out))
-			// The program itself checks what it goes on from.
+			// The program itself checks the checkpoint.
 			r = command(t, s, env, "nvmecr run --name again -- mpirun -n 4 ./app --from 500")
 			assert.Contains(t, r.ok(t), "from step 500\napp: done")
 		})
@@ -181,7 +181,7 @@ func slurm(t *testing.T, s *demo.Stage, env []string) []string {
 	const nodes = 2
 	command(t, s, env, fmt.Sprintf("%s %s %d %d", script, dir, freePorts(t, nodes+1), nodes)).ok(t)
 	env = append(env, "SLURM_CONF="+filepath.Join(dir, "etc", "slurm.conf"))
-	t.Cleanup(func() { // before the stage goes
+	t.Cleanup(func() { // before the stage is removed
 		if t.Failed() {
 			t.Log(command(t, s, env, "sh slurm/state.sh").stdout)
 		}
@@ -192,7 +192,7 @@ func slurm(t *testing.T, s *demo.Stage, env []string) []string {
 	return env
 }
 
-// freePorts returns the first of n ports in a row on which nobody listens.
+// freePorts returns the first of n consecutive free ports.
 func freePorts(t *testing.T, n int) int {
 	for first := 20000; ; first += n {
 		require.Less(t, first, 32000, "no ports are free")
@@ -209,7 +209,7 @@ func freePorts(t *testing.T, n int) int {
 	}
 }
 
-// eventually waits for something, as long as nothing takes.
+// eventually waits for a condition, for at most hang.
 func eventually(t *testing.T, done func() bool, what string) {
 	t.Helper()
 	for begin := time.Now(); !done(); time.Sleep(50 * time.Millisecond) {
@@ -217,12 +217,12 @@ func eventually(t *testing.T, done func() bool, what string) {
 	}
 }
 
-// says waits until a file of the stage has words, and returns all of it.
+// says waits until a file of the stage has words, and returns its content.
 func says(t *testing.T, s *demo.Stage, file, words string) string {
 	t.Helper()
 	var out []byte
 	eventually(t, func() bool {
-		out, _ = os.ReadFile(filepath.Join(s.Dir, file)) // which is not there before the job begins
+		out, _ = os.ReadFile(filepath.Join(s.Dir, file)) // does not exist before the job begins
 		return strings.Contains(string(out), words)
 	}, words)
 	return string(out)
@@ -245,7 +245,7 @@ func TestJobScriptsOfSlurm(t *testing.T) {
 			assert.Contains(t, out, "app: 2 ranks, from step 0\n")
 			idle()
 
-			// A rank dies, and the step ends; the job that follows goes on.
+			// A rank dies, and the step ends; the next job continues.
 			nodes := onPage(t, "sbatch nodes.sbatch")
 			command(t, s, append(env, "APP_DIES=500"), nodes).ok(t)
 			idle()
@@ -255,9 +255,9 @@ func TestJobScriptsOfSlurm(t *testing.T) {
 			idle()
 
 			if mpi != "openmpi" {
-				return // once is enough: Slurm lets the job wait
+				return // once is enough: Slurm delays the requeued job
 			}
-			// Slurm's signal before the time limit, sent early: the job is queued again, and goes on.
+			// Slurm's signal before the time limit, sent early: the job is requeued, and continues.
 			call(t, s, "release", "--name", "melt", "--target", target).ok(t)
 			limit := strings.Replace(onPage(t, "sbatch limit.sbatch"), "sbatch ", "sbatch --parsable ", 1)
 			id := strings.TrimSpace(command(t, s, append(env, "APP_SLEEP=500"), limit).ok(t))

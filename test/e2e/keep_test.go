@@ -11,7 +11,7 @@ import (
 	"nvmecr/internal/config"
 )
 
-// TestKeep: of the checkpoints of a job the newest stay, on each level, and never is the newest complete one removed.
+// TestKeep checks that the newest checkpoints of a job stay on each level, and that the newest complete one is never removed.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -35,7 +35,7 @@ func TestKeep(t *testing.T) {
 	sh(t, s, "true", "--name", "ranks", "--keep", "2").refused(t, "--keep", "--view=job")
 }
 
-// TestKeepWithoutLevel2: where the second level cannot be reached any more old checkpoints are removed from the store as before.
+// TestKeepWithoutLevel2 makes the second level unreachable. Old checkpoints are removed from the store as before.
 func TestKeepWithoutLevel2(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -21,8 +21,8 @@ func asRank(t *testing.T, s *demo.Stage, target string, rank int, script string)
 	return call(t, s, "run", "--target", target, "--", "env", fmt.Sprint("PMI_RANK=", rank), "PMI_SIZE=3", "sh", "-c", script)
 }
 
-// TestLatest asks for the newest complete checkpoint, in the job's script and
-// from outside, while there is none, with some, and behind a torn one.
+// TestLatest lists the newest complete checkpoint, in the job script and from outside: with no checkpoint, with some, and after a torn
+// one.
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -99,7 +99,7 @@ func TestLatest(t *testing.T) {
 	assert.Equal(t, 2+2+2+5, last.Size)
 }
 
-// TestLatestOfTree: in one tree nobody knows which rank has written what, and the run says at its end what there is by name.
+// TestLatestOfTree checks that in one tree, where the writer of a file is not reported, the run names the newest checkpoint at its end.
 func TestLatestOfTree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -112,7 +112,7 @@ func TestLatestOfTree(t *testing.T) {
 	assert.NotContains(t, call(t, s, "latest", "--json").ok(t), `"rank": 0`)
 }
 
-// TestLatestCannotTell: what is not known is not "there is none".
+// TestLatestCannotTell checks that an unknown result differs from "there is none".
 func TestLatestCannotTell(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -146,7 +146,7 @@ func TestLatestCannotTell(t *testing.T) {
 	assert.Equal(t, "1\n", call(t, s, "latest", "--target", target, "--rank", "2", "out_{step}.h5").ok(t))
 }
 
-// TestLatestOfATree: a checkpoint that is written over in place is complete when that is closed, and not before.
+// TestLatestOfATree checks that a checkpoint that is overwritten in place is complete when it is closed, and not before.
 func TestLatestOfATree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -162,16 +162,17 @@ func TestLatestOfATree(t *testing.T) {
 	assert.Equal(t, "2\n", rank("cat /nvmecr/ck.2.a > /dev/null; echo again > /nvmecr/ck.2.a").ok(t))
 }
 
-// TestLatestOfRanksInATree: each rank of the job that wrote a checkpoint has to have a file of it, however many ranks other runs have had.
+// TestLatestOfRanksInATree checks that each rank of the job that wrote a checkpoint must have a file of it, however many ranks other runs
+// have had.
 func TestLatestOfRanksInATree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	run := func(scripts ...string) string { // what the run says at its end
+	run := func(scripts ...string) string { // returns the message at the end of the run
 		r := sh(t, s, strings.Join(scripts, "; "), "--name", "x", "--view=job", "--size", "256M")
 		r.ok(t)
 		return r.stderr
 	}
-	write := func(kind string, step, size int, ranks ...int) string { // the others die before they make their file
+	write := func(kind string, step, size int, ranks ...int) string { // other ranks die before they create their files
 		return fmt.Sprintf("for r in %s; do PMI_RANK=$r PMI_SIZE=%d sh -c 'echo x > /nvmecr/%s.$0.%d' $r; done",
 			strings.Trim(fmt.Sprint(ranks), "[]"), size, kind, step)
 	}
@@ -206,7 +207,7 @@ func TestLatestOfRanksInATree(t *testing.T) {
 	assert.Equal(t, 2, r.code)
 }
 
-// TestHalfWrittenBesideJob: a checkpoint that a job is writing in one tree counts for no listing as complete before it is, at whatever instant that looks.
+// TestHalfWrittenBesideJob checks that no listing ever counts a checkpoint as complete while a job is still writing it in one tree.
 func TestHalfWrittenBesideJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -224,7 +225,7 @@ for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'sleep 0.0$((2 * PMI_RANK)); ech
 			}
 		}
 		r := call(t, s, "checkpoints", "--json", "ck.{step}.*")
-		if r.code != 0 { // nothing was written yet
+		if r.code != 0 { // nothing written yet
 			continue
 		}
 		complete := 0

@@ -19,7 +19,7 @@ import (
 	"nvmecr/test/hosts"
 )
 
-// writeSets has three ranks write three checkpoints; rank 1 is killed in the last one.
+// writeSets writes three checkpoints by three ranks; rank 1 is killed during the last one.
 const writeSets = `for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c '
 for step in 100 200 300; do
 	mkdir -p /nvmecr/ck-$step/more
@@ -29,7 +29,7 @@ for step in 100 200 300; do
 	done
 done' & done; wait`
 
-// levels is what `nvmecr checkpoints --json` lists of the only series: of each checkpoint name, levels, and whether it is complete.
+// levels returns the checkpoints of the only series in `nvmecr checkpoints --json`: name, levels, and whether it is complete.
 func levels(t *testing.T, r result) (list []string) {
 	var all []struct {
 		Checkpoints []struct {
@@ -46,7 +46,7 @@ func levels(t *testing.T, r result) (list []string) {
 	return list
 }
 
-// TestLevel2: checkpoints are copied to a directory after the job has died, listed, and copied back where the store is lost.
+// TestLevel2 copies checkpoints to a directory after the job has died, lists them, and restores them to a lost store.
 func TestLevel2(t *testing.T) {
 	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
@@ -134,7 +134,7 @@ func sameTree(a, b map[string][]byte) bool {
 	return len(a) == len(b)
 }
 
-// TestDrainTogether: ranks of a job copy a part of a checkpoint each, and the first one tells.
+// TestDrainTogether checks that each rank of a job copies a part of a checkpoint, and that the first rank prints the result.
 func TestDrainTogether(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -151,7 +151,7 @@ func TestDrainTogether(t *testing.T) {
 	call(t, s, "drain", "--together", "--level2", dir).refused(t, "--together", "mpirun")
 }
 
-// TestCompressed: a set that is compressed can be read without nvmecr, and comes back.
+// TestCompressed checks that a compressed set can be read without nvmecr, and restored.
 func TestCompressed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -170,7 +170,7 @@ func TestCompressed(t *testing.T) {
 	call(t, s, "drain", "--level2", dir, "--compress", "lz4", "--incremental").refused(t, "leave --compress or --incremental out")
 }
 
-// TestLevel2Refused: what cannot be is said.
+// TestLevel2Refused checks the errors of impossible requests.
 func TestLevel2Refused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -185,7 +185,7 @@ func TestLevel2Refused(t *testing.T) {
 	call(t, s, "restore", "--level2", dir, "--checkpoint", "2").refused(t, "no checkpoint 2")
 }
 
-// TestRunWithLevel2: a run copies what its job completes, and has it back where the store is lost. What is damaged is passed over.
+// TestRunWithLevel2 checks that a run copies complete checkpoints, restores them to a lost store, and skips damaged ones.
 func TestRunWithLevel2(t *testing.T) {
 	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
@@ -200,7 +200,7 @@ func TestRunWithLevel2(t *testing.T) {
 
 			sh(t, s, writeSets, append(flags, "--size", "256M")...)
 			assert.Equal(t, []string{"100 [store] true", "200 [store level2] true", "300 [store] false"}, on(), "the newest complete one, at the end")
-			call(t, s, "drain", "--all", pattern).ok(t) // the store remembers its second level
+			call(t, s, "drain", "--all", pattern).ok(t) // the second level is recorded
 			require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
 
 			newest := filepath.Join(dir, "default", "ck-200")
@@ -247,7 +247,7 @@ func TestRunWithLevel2(t *testing.T) {
 	}
 }
 
-// TestDrainFromHosts: processes on all hosts of a run copy its checkpoints.
+// TestDrainFromHosts checks that processes on all hosts of a run copy its checkpoints.
 func TestDrainFromHosts(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, config.ViewJob)
@@ -285,7 +285,7 @@ func TestDrainFromHosts(t *testing.T) {
 	assert.Contains(t, strings.Join(job.Stderr.Lines(), "\n"), "copied to "+filepath.Join(dir, "hosts/step-1")+", by 3 hosts")
 }
 
-// TestDrainInTime: a run that is told of its end by a signal copies what is complete at once, while the job goes on.
+// TestDrainInTime checks that a run copies complete checkpoints at once on a signal that announces its end, while the job continues.
 func TestDrainInTime(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -306,7 +306,7 @@ func TestDrainInTime(t *testing.T) {
 		_, err := os.Stat(filepath.Join(dir, "default", "step-1", "step-1"))
 		return err == nil
 	})
-	until("told", func() bool { return slices.Contains(job.Stdout.Lines(), "told") }) // by the shell, when its sleep has ended
+	until("told", func() bool { return slices.Contains(job.Stdout.Lines(), "told") }) // the shell prints it when its sleep has ended
 	assert.False(t, job.Ended())
 	job.Kill()
 	_ = job.Wait(t.Context())

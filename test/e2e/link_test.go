@@ -15,7 +15,8 @@ import (
 	"nvmecr/internal/config"
 )
 
-// linkRank writes a file in pieces of a size, syncs and closes it, and reads it in a process of its own. It prints seconds and processor seconds of both.
+// linkRank writes a file in pieces of a size, syncs and closes it, and reads it in another process. It prints elapsed and processor time
+// of both.
 const linkRank = `
 import json, os, resource, sys, time
 size, piece = int(sys.argv[1]), int(sys.argv[2])
@@ -40,7 +41,7 @@ write() # the partition is there, and the connection
 print(json.dumps([timed(write), timed(read)]), flush=True)
 `
 
-// TestLink measures what a rank writes and reads over links with rates and delays, between hosts: docs/notes/2026-11-26-links.md.
+// TestLink measures a rank's writes and reads over links with limited rates and delays: docs/notes/2026-11-26-links.md.
 func TestLink(t *testing.T) {
 	if os.Getenv("NVMECR_TEST_LINK") == "" {
 		t.Skip("it measures, for minutes: set NVMECR_TEST_LINK=1")
@@ -59,7 +60,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// measureLink logs the middle of some rounds, in which sizes of calls take turns, with checksums and without.
+// measureLink logs medians of several rounds with different sizes of calls, with and without checksums.
 func (c *cluster) measureLink() {
 	const size, rounds = 64 << 20, 2
 	script := filepath.Join(c.Dir, "link.py")

@@ -18,8 +18,8 @@ import (
 	"nvmecr/internal/parttable"
 )
 
-// otherHost is what another host takes for one: names and processes of its own, and a
-// state directory. It skips the test where the system lets nobody have them.
+// otherHost returns a command prefix and a variable for what counts as another host: a host name, processes and a state directory of its
+// own. It skips the test if the system does not permit that.
 func otherHost(t *testing.T, s *demo.Stage) (prefix []string, env string) {
 	prefix = []string{"unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"}
 	if os.Getuid() != 0 {
@@ -40,8 +40,8 @@ func startElsewhere(t *testing.T, s *demo.Stage, script string, flags ...string)
 	return job
 }
 
-// TestLivingRun: the store of a job that lives, on another host or in another state
-// directory of this one, is not taken, wiped or repaired, unless that is asked for.
+// TestLivingRun checks that the store of a running job, on another host or in another state directory, is not taken over, wiped or
+// repaired unless that is requested.
 func TestLivingRun(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -66,13 +66,13 @@ func TestLivingRun(t *testing.T) {
 	}
 	assert.Equal(t, "first\n", call(t, s, "cat", "--name", "x", "--target", id, "/a").ok(t), "who only reads is let in")
 
-	assert.Regexp(t, `(?m)^run in progress: process \d+ of host node7, .*; last sign of life `, call(t, s, "stat", "--name", "x", "--target", id).ok(t))
+	assert.Regexp(t, `(?m)^run in progress: process \d+ of host node7, .*; last heartbeat `, call(t, s, "stat", "--name", "x", "--target", id).ok(t))
 
 	second, err := s.Start(append(s.RunFlags("x", "--target", id), "sh", "-c", "cat /nvmecr/a; read x < "+go2+"; echo second > /nvmecr/a"), "NVMECR_TAKEOVER=1")
 	require.NoError(t, err)
 	awaitLines(t, second, 1)
 	assert.Equal(t, []string{"first"}, second.Stdout.Lines())
-	// The command that lost it says so by itself, before the job notices.
+	// The command that lost the store reports that before the job notices.
 	require.Eventually(t, func() bool {
 		return strings.Contains(strings.Join(first.Stderr.Lines(), "\n"), `this run has lost store "x": another run has taken it over: process `)
 	}, time.Minute, time.Millisecond)
@@ -90,8 +90,8 @@ func TestLivingRun(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(r.stderr, "\n"), "nothing to wait for: %s", r.stderr)
 }
 
-// TestSharedHome: hosts share the directories of users, as they mostly do. The lock of the state directory then neither makes another host
-// wait nor keeps it from what the record on the target allows.
+// TestSharedHome checks hosts with a shared home directory: the lock of the state directory neither makes another host wait, nor prevents
+// what the record on the target permits.
 func TestSharedHome(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -110,8 +110,8 @@ func TestSharedHome(t *testing.T) {
 	assert.Equal(t, "first\n", sh(t, s, "cat /nvmecr/a", "--name", "x").ok(t))
 }
 
-// TestHostGone: the run on a host that is gone is waited for some seconds, and then the
-// next one goes on by itself. On the same host it goes on at once.
+// TestHostGone checks that the next run waits some seconds for a run on a lost host, and then continues. On the same host it continues at
+// once.
 func TestHostGone(t *testing.T) {
 	t.Parallel()
 	for name, elsewhere := range map[string]bool{"another host": true, "this host": false} {
@@ -140,14 +140,13 @@ func TestHostGone(t *testing.T) {
 	}
 }
 
-// TestLeaseOverAbsence: a target that is stopped, and one that is killed and started
-// again, cost the job and its word that it lives no more than a pause.
+// TestLeaseOverAbsence checks that a stopped or restarted target only delays the job and the renewals of its run record.
 func TestLeaseOverAbsence(t *testing.T) {
 	t.Parallel()
 	for name, absent := range map[string]func(t *testing.T, s *demo.Stage, job *demo.Job, again []string){
 		"stopped": func(t *testing.T, s *demo.Stage, job *demo.Job, _ []string) {
 			require.NoError(t, syscall.Kill(job.PID(), syscall.SIGSTOP))
-			time.Sleep(3 * time.Second) // longer than from one renewal to the next
+			time.Sleep(3 * time.Second) // longer than the interval of renewals
 			require.NoError(t, syscall.Kill(job.PID(), syscall.SIGCONT))
 		},
 		"killed": func(t *testing.T, s *demo.Stage, job *demo.Job, again []string) {
@@ -182,12 +181,12 @@ func TestLeaseOverAbsence(t *testing.T) {
 	}
 }
 
-// beat is how far the run record on a namespace has come.
+// beat returns the beat of the run record on a namespace.
 func beat(t *testing.T, file string) uint64 {
 	return max(binary.LittleEndian.Uint64(recordBytes(t, file, 0)[56:]), binary.LittleEndian.Uint64(recordBytes(t, file, 1)[56:]))
 }
 
-// state is what the first copy of it says: 1 in progress, 2 ended.
+// state returns the state in the first copy of the record: 1 in progress, 2 ended.
 func state(t *testing.T, file string) uint32 {
 	return binary.LittleEndian.Uint32(recordBytes(t, file, 0)[88:])
 }
@@ -202,12 +201,12 @@ func recordBytes(t *testing.T, file string, number int) []byte {
 	return b
 }
 
-// fifo makes one on the stage.
+// fifo creates a FIFO on the stage.
 func fifo(t *testing.T, s *demo.Stage, name string) string {
 	path := filepath.Join(s.Dir, name)
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	return path
 }
 
-// send lets who reads a fifo go on.
+// send continues the reader of a FIFO.
 func send(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte("go\n"), 0)) }

@@ -12,7 +12,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// TestLocks: locks hold between the ranks of a job and its script.
+// TestLocks checks locks between the ranks of a job and its script.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	for _, mpi := range []string{"openmpi", "mpich"} {
@@ -32,7 +32,7 @@ exec 9< whole; flock 9; flock -n whole true || echo taken; exec 9<&-; flock -n w
 	}
 }
 
-// TestLocksOfMPIIO: what MPI libraries do under locks comes out as on a local file system.
+// TestLocksOfMPIIO checks that MPI-IO calls which use locks have the same results as on a local file system.
 func TestLocksOfMPIIO(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -16,14 +16,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// heatsInC are one program under both MPIs.
+// heatsInC is one program under both MPIs.
 var heatsInC = []heat{
 	{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
 	{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
 }
 
-// TestMapping: ranks of an MPI program, and others, write where --mapping says, and a later run
-// without it, or with another one, finds them there.
+// TestMapping checks that ranks write to the targets of --mapping, and that a later run without --mapping, or with another one, finds the
+// data there.
 func TestMapping(t *testing.T) {
 	t.Parallel()
 	for _, h := range heatsInC {
@@ -59,7 +59,7 @@ func TestMapping(t *testing.T) {
 	}
 }
 
-// TestMappingByHosts: where a rank writes goes by the host on which MPI starts it, whatever its number; a restart goes by the record.
+// TestMappingByHosts checks that the target of a rank depends on the host on which MPI starts it, and at a restart on the record.
 func TestMappingByHosts(t *testing.T) {
 	t.Parallel()
 	for _, h := range heatsInC {
@@ -91,7 +91,7 @@ func TestMappingByHosts(t *testing.T) {
 	}
 }
 
-// fileTargets makes a file of so many MiB for each target of cfg, and returns the flags that name them.
+// fileTargets creates a file of this size in MiB for each target of cfg, and returns the flags that name them.
 func fileTargets(t *testing.T, s *demo.Stage, cfg *config.Config, mib ...int64) (flags []string) {
 	for i, size := range mib {
 		path := filepath.Join(s.Dir, fmt.Sprint("target", i))
@@ -104,8 +104,7 @@ func fileTargets(t *testing.T, s *demo.Stage, cfg *config.Config, mib ...int64) 
 	return flags
 }
 
-// TestFormatFails: a rank that cannot format its target tells those who wait for it, which would
-// wait for an hour.
+// TestFormatFails checks that a rank which cannot format its target notifies the waiting ranks, whose time-out is an hour.
 func TestFormatFails(t *testing.T) {
 	t.Parallel()
 	for _, h := range heatsInC {

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMirroredTargets: a job whose targets are mirrored goes on when the first of them, which has all names, is lost for good; the next run, with
-// another namespace in its place, has all bytes.
+// TestMirroredTargets checks that a job with mirrored targets continues when the first target, which has all names, is lost for good, and
+// that the next run, with another namespace in its place, has all data.
 func TestMirroredTargets(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -44,7 +44,7 @@ for r in 0 1; do for n in before after; do cmp $n.$r /nvmecr/$n.$r; done; done`)
 	require.Contains(t, call(t, s, "checkpoints").stderr, "all of the store is on two targets")
 }
 
-// TestMirrorRepair: what is damaged on either side of a mirror is found, and written again from the other one.
+// TestMirrorRepair checks that damage on either side of a mirror is detected, and restored from the other side.
 func TestMirrorRepair(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -58,6 +58,6 @@ func TestMirrorRepair(t *testing.T) {
 	require.Equal(t, 1, r.code)
 	require.Equal(t, 2, strings.Count(r.stdout, ": damaged on target "), r.stdout)
 	sh(t, s, "cmp file /nvmecr/data", flags...).ok(t)
-	require.Equal(t, 2, strings.Count(call(t, s, "verify", "--repair").ok(t), " of two, and written again\n"))
+	require.Equal(t, 2, strings.Count(call(t, s, "verify", "--repair").ok(t), " of two, and restored\n"))
 	require.NotContains(t, call(t, s, "verify").ok(t), "damaged")
 }

@@ -37,7 +37,7 @@ func mountView(t *testing.T, s *demo.Stage, flags ...string) string {
 	return dir
 }
 
-// TestMount looks at a job's files by programs that know nothing of nvmecr, while the job writes them.
+// TestMount reads a job's files with ordinary programs while the job writes them.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)

@@ -16,12 +16,12 @@ import (
 	"nvmecr/internal/shortdir"
 )
 
-// nobody is a user that has nothing.
+// nobody is an unprivileged user.
 const nobody = 65534
 
-// asNobody returns the output of a command line of a user other than root, on a host without fusermount3 or with it.
+// asNobody returns the output of a command line that runs as nobody, on a host with or without fusermount3.
 func asNobody(t *testing.T, home string, fusermount bool, privileges string, argv ...string) (stdout, stderr string) {
-	// Every user may open the device, whatever this host's rules are.
+	// Every user may open the device, regardless of this host's rules.
 	script := `mount -t tmpfs tmpfs /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse && exec "$@"`
 	if !fusermount {
 		script = `for f in /usr/bin/fusermount3 /usr/bin/fusermount; do if [ -e $f ]; then mount --bind /dev/null $f; fi; done; ` + script
@@ -36,7 +36,7 @@ func asNobody(t *testing.T, home string, fusermount bool, privileges string, arg
 	return out.String(), errs.String()
 }
 
-// A user who cannot mount has the view in a user namespace, and only then is in one.
+// TestUserNamespace checks that a user who cannot mount gets the view in a user namespace, and no namespace otherwise.
 func TestUserNamespace(t *testing.T) {
 	t.Parallel()
 	nvmecr := demotest.Nvmecr(t)
@@ -67,7 +67,7 @@ func TestUserNamespace(t *testing.T) {
 		fusermount bool
 		privileges string
 		flags      []string
-		own        bool // namespace
+		own        bool // in a user namespace
 		want       string
 		said       bool
 	}{

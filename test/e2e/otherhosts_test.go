@@ -17,7 +17,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// otherhost is the script that starts commands on what counts as another host.
+// otherhost returns a script that starts commands on what counts as another host.
 func otherhost(t *testing.T, s *demo.Stage) string {
 	path, err := filepath.Abs("testdata/otherhost.sh")
 	require.NoError(t, err)
@@ -29,12 +29,12 @@ func otherhost(t *testing.T, s *demo.Stage) string {
 	return path
 }
 
-// serversOf returns the processes that serve a view on other hosts than that of the run.
+// serversOf returns the processes that serve a view on hosts other than that of the run.
 func serversOf(t *testing.T, view string) (pids []int) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(t, err)
 	for _, dir := range processes {
-		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // may have ended
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		if strings.HasSuffix(string(command), "\x00--until-idle\x00") && strings.Contains(string(environ), "NVMECR_EXPORT="+view+"\x00") {
 			pid, err := strconv.Atoi(filepath.Base(dir))
@@ -45,15 +45,15 @@ func serversOf(t *testing.T, view string) (pids []int) {
 	return pids
 }
 
-// Ranks on another host have their files in a view there, at the same path. The first of them has it made, one for all,
-// and after the last one it is gone.
+// TestViewOnOtherHosts checks that ranks on another host have their files in a view there, at the same path. The first rank has it
+// mounted, and it is unmounted after the last one.
 func TestViewOnOtherHosts(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
 	needsView(t, s, programsHere)
 	agent := otherhost(t, s)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
-	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
+	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1) // not a loopback address, so that the settings are passed to other hosts
 	script := filepath.Join(s.Dir, "rank.sh")
 	require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 echo of $r > /nvmecr/mine; cp /bin/echo /nvmecr/echo; cp /bin/sleep /nvmecr/sleep
@@ -62,7 +62,7 @@ echo $NVMECR_EXPORT > $STAGE/view.$r
 while [ ! -e $STAGE/go ]; do sleep 0.01; done
 exec env LD_PRELOAD= $NVMECR_EXPORT/self/sleep $NAP
 `), 0o600))
-	naps := map[string]string{"openmpi": "12", "mpich": "0"} // once as long as nobody attends: the program in the view does
+	naps := map[string]string{"openmpi": "12", "mpich": "0"} // once longer than the server stays idle: the program uses only the view
 	var all []string
 	for _, l := range launchers(t, s) {
 		t.Run(l.mpi, func(t *testing.T) {
@@ -84,7 +84,7 @@ exec env LD_PRELOAD= $NVMECR_EXPORT/self/sleep $NAP
 			assert.Len(t, serversOf(t, views[0]), 1)
 			assert.NoDirExists(t, filepath.Join(views[0], "self/mine"), "on this host")
 			require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "go"), nil, 0o600))
-			// From here on only programs without the library, in the view, need it.
+			// From here on only programs without the library use the view.
 			require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 			lines := job.Stdout.Lines()
 			slices.Sort(lines)
@@ -100,8 +100,8 @@ exec env LD_PRELOAD= $NVMECR_EXPORT/self/sleep $NAP
 	}
 }
 
-// Where the server of another host is killed, as by the end of a step of a job of Slurm, the next process that uses the mount
-// has the view made again.
+// TestViewOnOtherHostKilled kills the server on another host, as the end of a Slurm step does: the next process that uses the mount has
+// the view mounted again.
 func TestViewOnOtherHostKilled(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -124,7 +124,7 @@ func TestViewOnOtherHostKilled(t *testing.T) {
 	assert.Equal(t, []string{view, "1", "one", "two"}, job.Stdout.Lines())
 }
 
-// Where the first use of the mount on another host is to execute a program of it, the view is made for that.
+// TestExecuteFirstOnOtherHost checks that executing a program under the mount, as its first use on another host, mounts the view.
 func TestExecuteFirstOnOtherHost(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)

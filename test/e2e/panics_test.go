@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A deliberate panic is a line of source that is compiled before another one: nothing of it is in what users get.
+// A deliberate panic is a line of source that is compiled in front of another line. It is not in the programs of users.
 type deliberate struct{ file, line, before string }
 
 var deliberatePanics = []deliberate{
@@ -24,7 +24,7 @@ var deliberatePanics = []deliberate{
 // replacement is the argument of go build -overlay.
 type replacement struct{ Replace map[string]string }
 
-// panics is the one by which the deliberate panics are compiled.
+// panics returns the overlay that compiles the deliberate panics.
 func panics(t *testing.T, dir string) replacement {
 	r := replacement{map[string]string{}}
 	for _, d := range deliberatePanics {
@@ -40,7 +40,7 @@ func panics(t *testing.T, dir string) replacement {
 	return r
 }
 
-// and adds what the libraries are built with anyway.
+// and adds the overlay with which the libraries are built anyway.
 func (r replacement) and(t *testing.T, path string) replacement {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func (r replacement) build(t *testing.T, program string, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// panicking builds nvmecr with the panics, and returns the command. But for what panics, all of it is compiled as make has compiled it.
+// panicking builds nvmecr with the panics, and returns the command. All other code is compiled as by make.
 func panicking(t *testing.T, built string) string {
 	dir := t.TempDir()
 	command := filepath.Join(dir, "nvmecr")
@@ -72,8 +72,8 @@ func panicking(t *testing.T, built string) string {
 	return command
 }
 
-// TestPanics: a call that panics is EIO, and so are all calls after it. One line says which call that was; the application goes on to
-// its end. So it is for a call that a process makes for another one, and in the index of a job's tree.
+// TestPanics checks that a call which panics returns EIO, as do all later calls, that one message names the call, and that the
+// application runs to its end. The same applies to calls that a process makes for another one, and to the index of a job's tree.
 func TestPanics(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs("testdata/panics.py")
@@ -103,7 +103,7 @@ func TestPanics(t *testing.T) {
 	t.Run("by way of the kernel", func(t *testing.T) { panicOfView(t, command) })
 }
 
-// panicOfView: a program that the kernel serves has EIO, and the server goes on.
+// panicOfView checks that a program which uses the view gets EIO, and that the server continues.
 func panicOfView(t *testing.T, command string) {
 	s := newRankStage(t)
 	needsView(t, s, otherPrograms)
@@ -119,7 +119,7 @@ func panicOfView(t *testing.T, command string) {
 	assert.NotContains(t, r.stderr, "goroutine")
 }
 
-// lines returns those that have a word.
+// lines returns the lines with a word.
 func lines(text, word string) (found []string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, word) {

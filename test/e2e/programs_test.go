@@ -20,7 +20,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// heat is one of the two programs in testdata under one MPI.
+// heat is one of the two programs in testdata, built for one MPI.
 type heat struct {
 	source   string
 	launcher string
@@ -48,8 +48,8 @@ func (h heat) line(program, dir string, from, steps int) []string {
 // heatFiles is the pattern of its checkpoints.
 const heatFiles = "heat.{step}.*"
 
-// TestKillAndRestart kills a C and a Fortran program under both MPIs with
-// everything around them, and expects them to go on to the same result.
+// TestKillAndRestart kills a C and a Fortran program under both MPIs with all other processes, and checks that the restarted program has
+// the same result.
 func TestKillAndRestart(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]heat{
@@ -71,7 +71,7 @@ func killAndRestart(t *testing.T, h heat) {
 	stage := newRankStage(t)
 	program := h.build(t, stage.Dir)
 
-	// This one would never end by itself.
+	// This job does not end by itself.
 	job, err := stage.Start(append(stage.RunFlags("heat", "--size", "512M"), h.line(program, "/nvmecr", 0, 1<<30)...))
 	require.NoError(t, err)
 	awaitCheckpoints(ctx, t, stage, job, 2)
@@ -121,7 +121,7 @@ func awaitCheckpoints(ctx context.Context, t *testing.T, stage *demo.Stage, job 
 	}
 }
 
-// sums are the lines about steps behind from.
+// sums returns the lines about steps after from.
 func sums(j *demo.Job, from int) []string {
 	var found []string
 	for _, line := range j.Stdout.Lines() {

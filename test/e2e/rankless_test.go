@@ -15,7 +15,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// input writes a random file of so many bytes, named in, beside the stage.
+// input writes a random file named in to the stage's directory.
 func input(t *testing.T, s *demo.Stage, random *rand.Rand, size int) {
 	b := make([]byte, size)
 	for i := range b {
@@ -24,14 +24,15 @@ func input(t *testing.T, s *demo.Stage, random *rand.Rand, size int) {
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "in"), b, 0o600))
 }
 
-// seeded returns a source of randomness, whose seed is logged.
+// seeded returns random numbers, and logs the seed.
 func seeded(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// TestTreeOfLargeFilesWithoutARank: programs that no launcher started write much before, while and after ranks do, with a file open across.
+// TestTreeOfLargeFilesWithoutARank runs programs without a launcher that write much data before, while and after ranks write, with a file
+// open throughout.
 func TestTreeOfLargeFilesWithoutARank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -50,7 +51,7 @@ cmp in /nvmecr/after; cat in in | cmp - /nvmecr/across`
 	assert.Equal(t, "", sh(t, s, "cd "+s.Dir+"; cmp in /nvmecr/before; cmp in /nvmecr/after; cat in in | cmp - /nvmecr/across").ok(t), "a later run")
 }
 
-// TestTreeKillsWithoutARank: a program that no launcher started is killed at any time: what it had synced is there.
+// TestTreeKillsWithoutARank kills a program without a launcher at random times. Its synced data must exist.
 func TestTreeKillsWithoutARank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

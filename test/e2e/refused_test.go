@@ -13,7 +13,7 @@ import (
 func TestTargetsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	const port = "1" // a free one might be somebody's by then
+	const port = "1" // a free port might be used by then
 	const friend = "nqn.2014-08.org.example:friend"
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M", "--allow-host", friend)
 
@@ -38,7 +38,7 @@ func TestTargetsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestStrangersDataIsKept tries namespaces that hold something else.
+// TestStrangersDataIsKept tries namespaces with foreign data.
 func TestStrangersDataIsKept(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -82,8 +82,7 @@ func TestStrangersDataIsKept(t *testing.T) {
 	}
 }
 
-// TestDamagedSuperblock overwrites the head of the partition: the application
-// is told, and nothing is formatted over what is left.
+// TestDamagedSuperblock overwrites the head of the partition: the application gets an error, and the partition is not formatted again.
 func TestDamagedSuperblock(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -92,7 +91,7 @@ func TestDamagedSuperblock(t *testing.T) {
 	sh(t, s, "seq 1000 | dd of=/nvmecr/a status=none", "--target", target).ok(t)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
-	const head = 2 << 20 // where the run says that it is in progress
+	const head = 2 << 20 // the run record is before it
 	_, err = f.WriteAt([]byte(strings.Repeat("damage! ", 1<<14)), head)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
@@ -117,8 +116,7 @@ func TestDiskFull(t *testing.T) {
 	assert.Equal(t, "space\n", sh(t, s, "cat /nvmecr/small").ok(t))
 }
 
-// TestRuntimeMissing takes the runtime away: the application hears of it, and
-// is not given a local directory instead.
+// TestRuntimeMissing removes the runtime: the application gets an error, and no local directory instead.
 func TestRuntimeMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -18,8 +18,8 @@ func oneSet(ranks, step, text string) string {
 	return "for r in $(seq 0 $((" + ranks + "-1))); do PMI_SIZE=" + ranks + " PMI_RANK=$r sh -c 'echo " + text + " of $PMI_RANK >/nvmecr/ck." + step + ".$PMI_RANK' & done; wait"
 }
 
-// TestRanksGrow: the names of a checkpoint of one rank fit another pattern than those of more ranks. What one rank has written is not copied back
-// in place of what more ranks have written since, nor again and again.
+// TestRanksGrow writes a checkpoint with one rank, and the same one with more ranks, whose names match another pattern. The files of the
+// one rank are not restored in place of those of more ranks, nor repeatedly.
 func TestRanksGrow(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"copies", "level2"} {
@@ -46,7 +46,7 @@ func TestRanksGrow(t *testing.T) {
 	}
 }
 
-// TestRewritten: copies of what a checkpoint was before the job has written it again are not copied back by a rebuild.
+// TestRewritten checks that a rebuild does not restore copies of a checkpoint which the job has written again since.
 func TestRewritten(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -58,7 +58,7 @@ func TestRewritten(t *testing.T) {
 	assert.Equal(t, "new of 0\nnew of 1\nnew of 2\n", sh(t, s, "cat /nvmecr/ck.400.*").ok(t))
 }
 
-// killed has a run killed when its job has done something, before it copies that.
+// killed kills a run after its job has done something and before the run copies the result.
 func killed(t *testing.T, s *demo.Stage, script string) {
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", script + "; echo done; sleep 600"})
 	require.NoError(t, err)
@@ -68,8 +68,8 @@ func killed(t *testing.T, s *demo.Stage, script string) {
 	_ = job.Wait(t.Context()) // it was killed
 }
 
-// TestTwoOfOneName: of two checkpoints of one name on a level, as a drain leaves that was killed before it had removed the one from before, the newer one is
-// copied back.
+// TestTwoOfOneName checks that of two checkpoints of one name on a level the newer one is restored. A drain leaves both if it is killed
+// before it has removed the older one.
 func TestTwoOfOneName(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -90,7 +90,7 @@ func TestTwoOfOneName(t *testing.T) {
 	assert.Contains(t, r.stderr, ": 400, in the store")
 }
 
-// TestRestoreDamaged: a damaged checkpoint of the second level does not take the place of what the store has.
+// TestRestoreDamaged checks that a damaged checkpoint of the second level does not replace files of the store.
 func TestRestoreDamaged(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

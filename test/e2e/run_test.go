@@ -100,7 +100,7 @@ func TestReleaseFreesTheName(t *testing.T) {
 	assert.NoFileExists(t, s.Image("default"))
 	call(t, s, "release").refused(t, `no store "default"`)
 
-	// A real namespace can then be another store's.
+	// A real namespace can be used by another store afterwards.
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 	sh(t, s, "echo one > /nvmecr/a", "--name", "x", "--target", target).ok(t)
 	sh(t, s, "true", "--name", "y", "--target", target).refused(t, `"x"`)
@@ -155,7 +155,7 @@ func TestRanksFromTheLauncher(t *testing.T) {
 	assert.Contains(t, stat, "1 path in several ranks, each of which has a file of its own:\n  /rank: 2 ranks\n")
 	assert.Equal(t, 2, strings.Count(call(t, s, "stat", "--json").ok(t), "\"namesakes\": [\n"))
 
-	// Another number of ranks finds nothing, and neither that nor a script may change a rank's file.
+	// Another number of ranks finds no files, and neither these ranks nor a script may change a rank's file.
 	for _, command := range [][]string{append(slices.Replace(slices.Clone(args), 7, 8, "3"), "sh", "-c", "echo no > /nvmecr/rank"), {"run", "--", "sh", "-c", "echo no > /nvmecr/rank"}} {
 		r := call(t, s, command...)
 		assert.NotEqual(t, 0, r.code, command)
@@ -164,8 +164,7 @@ func TestRanksFromTheLauncher(t *testing.T) {
 	}
 }
 
-// TestCopyStaysInside: a copy keeps holes, and writes nothing outside of its directory, whatever
-// links there are in it.
+// TestCopyStaysInside checks that a copy keeps holes, and writes nothing outside of its directory, whatever links are in it.
 func TestCopyStaysInside(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -13,7 +13,7 @@ import (
 	"nvmecr/internal/s3server"
 )
 
-// TestS3: checkpoints are copied to a bucket by the run that writes them, listed, and copied back where the store is lost.
+// TestS3 checks that a run copies its checkpoints to a bucket, lists them, and restores them to a lost store.
 func TestS3(t *testing.T) {
 	server := s3server.Start(t)
 	for _, v := range server.Environ() {

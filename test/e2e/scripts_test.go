@@ -17,14 +17,14 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// Job scripts touch the mount before, between and after the programs that they start.
+// Job scripts use the mount before, between and after the programs that they start.
 
 const scriptRanks = 4
 
 // launcher starts ranks of testdata/append.c.
 type launcher struct{ mpi, program string }
 
-// launchers builds the program for each MPI there is.
+// launchers builds the program for each installed MPI.
 func launchers(t *testing.T, s *demo.Stage) (list []launcher) {
 	for _, mpi := range []string{"openmpi", "mpich"} {
 		if _, err := exec.LookPath("mpicc." + mpi); err != nil {
@@ -41,12 +41,12 @@ func launchers(t *testing.T, s *demo.Stage) (list []launcher) {
 	return list
 }
 
-// line is the command line of so many ranks.
+// line returns the command line for n ranks.
 func (l launcher) line(n int, args ...string) string {
 	return strings.Join(demo.MPIRun("mpirun."+l.mpi, n, append([]string{l.program}, args...)...), " ")
 }
 
-// touches are what scripts do with the mount, alone.
+// touches are ways in which scripts use the mount.
 var touches = map[string]string{
 	"mkdir":    "mkdir -p /nvmecr/out",
 	"ls":       "ls -la /nvmecr > /dev/null",
@@ -58,7 +58,7 @@ var touches = map[string]string{
 	"single":   "cp /etc/passwd /nvmecr/input",
 }
 
-// ranksHold checks from outside that each rank has its own file, with so many lines.
+// ranksHold checks from outside that each rank has its own file, with a number of lines.
 func ranksHold(t *testing.T, s *demo.Stage, lines int, flags ...string) {
 	t.Helper()
 	for rank := range scriptRanks {
@@ -67,10 +67,10 @@ func ranksHold(t *testing.T, s *demo.Stage, lines int, flags ...string) {
 	}
 }
 
-// slow is said on a busy machine, too.
+// slow matches a message that also occurs on a busy machine.
 var slow = regexp.MustCompile(`^nvmecr: process \d+ ends, and waits until the target has taken `)
 
-// quiet expects that a script succeeded and nothing of ours has complained.
+// quiet checks that a script succeeded without messages of nvmecr.
 func (r result) quiet(t *testing.T) string {
 	t.Helper()
 	r.ok(t)
@@ -80,8 +80,8 @@ func (r result) quiet(t *testing.T) string {
 	return r.stdout
 }
 
-// TestScriptTouches does each of them before, between and after the ranks, on a fresh store and on
-// one that is there. What MPI starts is in TestScripts.
+// TestScriptTouches makes each use before, between and after the ranks, on a fresh store and on an existing one. TestScripts has ranks of
+// MPI.
 func TestScriptTouches(t *testing.T) {
 	t.Parallel()
 	ranks := fmt.Sprintf(`for r in $(seq 0 %d); do PMI_SIZE=%d PMI_RANK=$r sh -c 'echo rank $PMI_RANK >> /nvmecr/c$PMI_RANK' & done; wait`, scriptRanks-1, scriptRanks)
@@ -103,8 +103,7 @@ func TestScriptTouches(t *testing.T) {
 	}
 }
 
-// TestScripts does all of it in one script, with the output of the ranks in the mount while they
-// run, on a target of the run's own and on another one.
+// TestScripts makes all uses in one script, with the output of the ranks in the mount, on the embedded target and on another one.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -150,8 +149,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestScriptAlone: one program, without a launcher or as the only rank, has the whole store to itself as
-// ever, and a place in one that ranks have made.
+// TestScriptAlone checks that a single program, without a launcher or as the only rank, has the whole store, or a partition in one that
+// ranks have formatted.
 func TestScriptAlone(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -171,7 +170,7 @@ func TestScriptAlone(t *testing.T) {
 	}
 }
 
-// TestScriptCannotChange: what a rank has is read-only for a script, with one line.
+// TestScriptCannotChange checks that files of ranks are read-only for a script, with one message.
 func TestScriptCannotChange(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -186,8 +185,7 @@ func TestScriptCannotChange(t *testing.T) {
 	ranksHold(t, s, 1)
 }
 
-// TestScriptInSmallStore: a store that ranks have made without space for scripts, as earlier versions
-// did, can be read by scripts.
+// TestScriptInSmallStore checks that a store without a singleton partition, as earlier versions formatted, can be read by scripts.
 func TestScriptInSmallStore(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -201,7 +199,7 @@ func TestScriptInSmallStore(t *testing.T) {
 	ranksHold(t, s, 2)
 }
 
-// TestScriptTooFull: ranks find that a program without a launcher has filled their store.
+// TestScriptTooFull checks the error of ranks whose store a program without a launcher has filled.
 func TestScriptTooFull(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -242,7 +240,7 @@ func TestScriptKilled(t *testing.T) {
 	}
 }
 
-// TestAnotherRankHasIt: one line says that another rank has what is missing, and none where nobody has it.
+// TestAnotherRankHasIt checks the message that another rank has a missing file, and that there is none if no rank has it.
 func TestAnotherRankHasIt(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -257,8 +255,8 @@ func TestAnotherRankHasIt(t *testing.T) {
 	}
 }
 
-// said looks for a file in all ranks, twice, until each has said who has it, but for the one that does. On a
-// busy machine a rank may not wait for that.
+// said looks up a file in all ranks, twice, until each rank but the owner has printed who has the file. On a busy machine a rank may give
+// up before.
 func said(t *testing.T, s *demo.Stage, l launcher, name, who string, except int, flags []string) {
 	heard := map[int]bool{except: true}
 	for try := 0; len(heard) <= scriptRanks-min(1, except+1); try++ {

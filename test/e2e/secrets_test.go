@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKeyOfAKilledRun: the key of a run that was killed with all that belongs to it stays in a place that its user alone reads. It opens
-// nothing any more: the next run has a target and a key of its own, which it takes away at its end.
+// TestKeyOfAKilledRun checks that the key of a killed run stays in a file that only its user can read, and is useless: the next run has
+// another target and key, which it removes at its end.
 func TestKeyOfAKilledRun(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -43,7 +43,7 @@ func TestKeyOfAKilledRun(t *testing.T) {
 	assert.NoFileExists(t, key)
 }
 
-// TestNoPlaceForTheRun: where the directory of the run's sockets cannot be made the application is not started.
+// TestNoPlaceForTheRun checks that the application is not started if the directory of the run's sockets cannot be created.
 func TestNoPlaceForTheRun(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a mount namespace takes root")

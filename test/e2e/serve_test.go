@@ -18,14 +18,15 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// What only the view gives: the list of docs/programs.md, "What needs the view". All else has to pass without it (make test-nofuse).
+// Features that need the view: the list of docs/programs.md, "What needs the view". All other tests must pass without it (make
+// test-nofuse).
 const (
 	otherPrograms  = "Programs that the library is not in"
 	programsHere   = "Programs and libraries in the mount"
 	sharedMappings = "Large files mapped without a copy"
 )
 
-// needsView skips where the kernel cannot have the files.
+// needsView skips the test without FUSE.
 func needsView(t *testing.T, s *demo.Stage, what string) {
 	t.Helper()
 	if r := sh(t, s, `test -n "$NVMECR_EXPORT"`, "--log", "info", "--name", "probe"); r.code != 0 {
@@ -33,7 +34,7 @@ func needsView(t *testing.T, s *demo.Stage, what string) {
 	}
 }
 
-// The list that users read is that of the tests.
+// TestWhatNeedsTheView checks that the list in the docs is that of the tests.
 func TestWhatNeedsTheView(t *testing.T) {
 	page, err := os.ReadFile("../../docs/programs.md")
 	require.NoError(t, err)
@@ -47,7 +48,7 @@ func TestWhatNeedsTheView(t *testing.T) {
 	assert.ElementsMatch(t, []string{otherPrograms, programsHere, sharedMappings}, names)
 }
 
-// staticAppend builds a statically linked program, which the library is not in: it appends a line to a file and prints the file.
+// staticAppend builds a statically linked program that appends a line to a file and prints the file.
 func staticAppend(t *testing.T, s *demo.Stage) string {
 	program := filepath.Join(s.Dir, "static")
 	out, err := exec.Command("gcc", "-static", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/static.c").CombinedOutput()
@@ -55,7 +56,7 @@ func staticAppend(t *testing.T, s *demo.Stage) string {
 	return program
 }
 
-// The files of the run are the kernel's, too, as those of the process that asks.
+// TestView checks that the kernel shows each process its own files.
 func TestView(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -66,7 +67,7 @@ func TestView(t *testing.T) {
 		env -i sh -c "echo written > $NVMECR_EXPORT/self/b"; cat /nvmecr/b
 		env -i rm $NVMECR_EXPORT/self/d/echo; ls /nvmecr/d; env -u LD_PRELOAD readlink $NVMECR_EXPORT/self`).ok(t)
 	assert.Equal(t, "hi\nran\nhi\nmore\nwritten\njob\n", out)
-	// What was written a moment ago is there.
+	// Data written a moment ago is visible.
 	out = sh(t, s, `set -e; i=0; while [ $i -lt 20 ]; do i=$((i+1)); printf '#!/bin/sh\necho %s\n' $i > /nvmecr/s.$i; chmod +x /nvmecr/s.$i
 		test $(env -i $NVMECR_EXPORT/self/s.$i) = $i; echo $i > /nvmecr/n; test $(env -i cat $NVMECR_EXPORT/self/n) = $i; done; echo done`).ok(t)
 	assert.Equal(t, "done\n", out)
@@ -74,7 +75,7 @@ func TestView(t *testing.T) {
 	assert.Equal(t, "none\n", sh(t, s, `echo ${NVMECR_EXPORT:-none}`, "--fuse=off").ok(t))
 }
 
-// Each rank has its own files in the view, while all of them write.
+// TestViewOfRanks checks that each rank sees its own files in the view while all ranks write.
 func TestViewOfRanks(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -93,8 +94,8 @@ echo of $r > /nvmecr/mine; echo $(env -u LD_PRELOAD readlink $NVMECR_EXPORT/self
 	}
 }
 
-// Where the directory of --mount exists, programs that the library is not in find the files there, and
-// nobody else does.
+// TestMountPoint checks that, if the directory of --mount exists, programs without the library find the files there, and other processes
+// do not.
 func TestMountPoint(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -111,7 +112,7 @@ func TestMountPoint(t *testing.T) {
 	assert.Empty(t, names, "nothing went to the directory below")
 }
 
-// serverOf returns the number of the process that exports a view.
+// serverOf returns the id of the process that exports a view.
 func serverOf(t *testing.T, view string) int {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(t, err)
@@ -128,7 +129,7 @@ func serverOf(t *testing.T, view string) int {
 	return 0
 }
 
-// A server that is killed takes the view with it, and not the files.
+// TestServeKilled checks that the files survive when a server is killed with its view.
 func TestServeKilled(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)
@@ -146,7 +147,7 @@ func TestServeKilled(t *testing.T) {
 	assert.NoDirExists(t, view, "what is left of the view goes with the run")
 }
 
-// A server that somebody has stopped holds up no other run of the host.
+// TestServeStopped checks that a stopped server does not delay other runs of the host.
 func TestServeStopped(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -163,7 +164,7 @@ func TestServeStopped(t *testing.T) {
 	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 }
 
-// A server that does not answer, of a run that somebody has stopped, is no matter of other runs.
+// TestStoppedServerOfAnotherRun checks that a server that does not answer, of a stopped run, does not affect other runs.
 func TestStoppedServerOfAnotherRun(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -180,8 +181,8 @@ func TestStoppedServerOfAnotherRun(t *testing.T) {
 	assert.NotContains(t, r.stderr, "serve")
 }
 
-// TestNamelessFilesGoOn: a file without a name, as that of a here-document, stays what it is for the program that is executed, and for a child when
-// its parent has ended.
+// TestNamelessFilesGoOn checks that an unlinked file, such as a here-document, keeps its content after exec, and for a child after the
+// end of its parent.
 func TestNamelessFilesGoOn(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShards: a job reads on when one of four targets is killed; when another one is killed, too, the next run has every byte, on targets in their places. What a third
-// one had is told.
+// TestShards checks that a job can read after one of four targets was killed, and that after the loss of another one the next run has
+// every byte, on replaced targets. The loss of a third one is reported.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -31,7 +31,7 @@ PMI_SIZE=4 PMI_RANK=1 cat /nvmecr/ck.200.3 > after.3`))
 	}
 	targets[3].Kill()
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "lost"), nil, 0o600))
-	_ = run.Wait(t.Context()) // its end cannot do all that it has to on a target that is lost
+	_ = run.Wait(t.Context()) // its end fails on the lost target
 	want, err := os.ReadFile(filepath.Join(s.Dir, "before.3"))
 	require.NoError(t, err)
 	got, err := os.ReadFile(filepath.Join(s.Dir, "after.3"))
@@ -60,7 +60,7 @@ PMI_SIZE=4 PMI_RANK=1 cat /nvmecr/ck.200.3 > after.3`))
 	assert.NotContains(t, r.stderr, "newest complete checkpoint")
 }
 
-// TestShardsRepaired: damage of shards, and of the files that they are of, is repaired from each other.
+// TestShardsRepaired checks that damaged shards, and the files that they belong to, are repaired from each other.
 func TestShardsRepaired(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -77,7 +77,7 @@ func TestShardsRepaired(t *testing.T) {
 	}
 	assert.Equal(t, 2, strings.Count(call(t, s, "verify").stdout, ": damaged\n"))
 	out := call(t, s, "verify", "--repair").ok(t)
-	assert.Equal(t, 2, strings.Count(out, ": damaged, and written again\n"), out)
+	assert.Equal(t, 2, strings.Count(out, ": damaged, and restored\n"), out)
 	assert.NotContains(t, call(t, s, "verify").ok(t), "damaged")
 	call(t, s, "cp", "/", after).ok(t)
 	require.True(t, sameTree(files, tree(t, after)))

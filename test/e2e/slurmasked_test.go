@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// controlGroups has Slurm track processes by control groups, where the machine has those that this Slurm takes without systemd.
+// controlGroups returns settings by which Slurm tracks processes with control groups, if the machine has those that this Slurm supports
+// without systemd.
 func controlGroups(t *testing.T) (settings []string) {
 	const freezer = "/sys/fs/cgroup/freezer"
 	if !exists(freezer + "/cgroup.procs") {
@@ -21,12 +22,13 @@ func controlGroups(t *testing.T) (settings []string) {
 		return nil
 	}
 	t.Cleanup(func() {
-		_ = exec.Command("find", freezer, "-mindepth", "1", "-depth", "-type", "d", "-path", freezer+"/slurm_cn*", "-exec", "rmdir", "{}", "+").Run() // Slurm leaves them
+		_ = exec.Command("find", freezer, "-mindepth", "1", "-depth", "-type", "d", "-path", freezer+"/slurm_cn*", "-exec", "rmdir", "{}", "+").Run() // Slurm does not remove them
 	})
 	return []string{"ProctrackType=proctrack/cgroup"}
 }
 
-// A job may have its nvmecr say what it likes to slurmstepd, which is root's: much, with the sign at the end that it is ready.
+// A job may replace its nvmecr, which then sends arbitrary data to slurmstepd, a process of root: much data, and the marker that it is
+// ready.
 const talkative = `#include <string.h>
 #include <unistd.h>
 static char much[1 << 20];
@@ -43,7 +45,7 @@ __attribute__((constructor)) static void say(int argc, char **argv)
 }
 `
 
-// compiled returns the library of a C source.
+// compiled returns the library built from a C source.
 func compiled(c *slurmCluster, source string) string {
 	library := filepath.Join(c.Dir, "compiled.so")
 	require.NoError(c.t, os.WriteFile(library+".c", []byte(source), 0o644))
@@ -52,7 +54,7 @@ func compiled(c *slurmCluster, source string) string {
 	return library
 }
 
-// Jobs ask for space, and use it, in all the ways that there are.
+// TestSlurmAsked requests and uses space in all possible ways.
 func TestSlurmAsked(t *testing.T) {
 	t.Parallel()
 	c := newSlurmCluster(t, controlGroups(t)...)
@@ -72,7 +74,7 @@ func TestSlurmAsked(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env     string
 		command string   // options of sbatch, and then the script, or srun
-		want    []string // in its output
+		want    []string // text in its output
 		fails   bool
 	}{
 		"GRES":          {command: `--gres=nvmf:2|echo "targets: $NVMECR_TARGET"`, want: []string{"targets: .*;.*slurm-j"}},
@@ -108,7 +110,7 @@ func TestSlurmAsked(t *testing.T) {
 	}
 }
 
-// neverGiven has a job ask for more than all targets have: Slurm does not try it again and again, and says why.
+// neverGiven requests more space than all targets have: Slurm does not retry, and shows the reason.
 func neverGiven(t *testing.T, c *slurmCluster) {
 	id, err := c.on("ctl", "sbatch", "--parsable", "--checkpoint=nvmf:2,capacity=9T", "--wrap", "true")
 	require.NoError(t, err)
@@ -117,7 +119,8 @@ func neverGiven(t *testing.T, c *slurmCluster) {
 	require.NoError(t, err)
 }
 
-// neverGivenToOneTask has a task of an array, the one that bears the number of the array, ask for more than all targets have: that one is held, and the other one goes on.
+// neverGivenToOneTask requests too much space for one task of an array, the one whose job id is the id of the array: that task is held,
+// and the other one runs.
 func neverGivenToOneTask(t *testing.T, c *slurmCluster) {
 	id, err := c.on("ctl", "sbatch", "--parsable", "--hold", "--array=1-2", "--comment=nvmf:2,capacity=9T", "--wrap", "while [ ! -e held ]; do sleep 0.1; done; echo went on")
 	require.NoError(t, err)
@@ -137,7 +140,7 @@ func neverGivenToOneTask(t *testing.T, c *slurmCluster) {
 	require.NoError(t, err)
 }
 
-// awaitHeld waits until a job is held, and why is said with it.
+// awaitHeld waits until a job is held with a reason.
 func (c *slurmCluster) awaitHeld(id string) {
 	var job string
 	eventually(c.t, func() bool {

@@ -21,8 +21,8 @@ import (
 	"nvmecr/test/hosts"
 )
 
-// A slurmCluster is Slurm with hosts of their own: the controller, two racks of two nodes, and in each rack a host with a target. Its hooks
-// are those that an installation has. Jobs are of a user that is not root.
+// A slurmCluster is Slurm on hosts of its own: the controller, two racks of two nodes, and in each rack a host with a target. The hooks
+// are those of an installation. Jobs run as a user that is not root.
 type slurmCluster struct {
 	*demo.Stage
 	*hosts.Network
@@ -32,7 +32,7 @@ type slurmCluster struct {
 	targets    map[string]*demo.Job // by host
 }
 
-// slurmConf goes behind what all clusters have in common.
+// slurmConf follows the settings that all clusters have in common.
 const slurmConf = `SlurmctldHost=ctl(CTL)
 SlurmUser=root
 AuthInfo=cred_expire=5
@@ -58,7 +58,7 @@ NodeName=st[1-3] State=DOWN Reason=storage
 PartitionName=main Nodes=cn[1-4] Default=YES State=UP
 `
 
-// newSlurmCluster starts it, with more settings of slurm.conf.
+// newSlurmCluster starts a cluster, with additional settings of slurm.conf.
 func newSlurmCluster(t *testing.T, settings ...string) *slurmCluster {
 	for _, program := range []string{"/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/bin/srun", "/usr/include/slurm/spank.h"} {
 		if _, err := os.Stat(program); err != nil {
@@ -68,7 +68,7 @@ func newSlurmCluster(t *testing.T, settings ...string) *slurmCluster {
 	s := newStage(t)
 	dir := filepath.Join(s.Dir, "slurm")
 	env := append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))
-	c := &slurmCluster{Stage: s, t: t, env: slices.Clip(env), targets: make(map[string]*demo.Job)} // tests at once append to it
+	c := &slurmCluster{Stage: s, t: t, env: slices.Clip(env), targets: make(map[string]*demo.Job)} // parallel tests append to it
 	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2", "st3")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o755))
 	c.configure(dir, settings)
@@ -108,7 +108,7 @@ func (c *slurmCluster) configure(dir string, settings []string) {
 	require.NoError(c.t, err)
 	for name, text := range map[string]string{
 		"slurm.conf":     conf,
-		"cgroup.conf":    "CgroupPlugin=cgroup/v1\n", // for who tracks by it
+		"cgroup.conf":    "CgroupPlugin=cgroup/v1\n", // for ProctrackType=proctrack/cgroup
 		"gres.conf":      "NodeName=cn[1-4] Name=nvmf Count=4\n",
 		"topology.conf":  "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st[2-3]\nSwitchName=spine Switches=rack[1-2]\n",
 		"plugstack.conf": "optional " + plugin + " " + c.Nvmecr + "\n",
@@ -120,7 +120,7 @@ func (c *slurmCluster) configure(dir string, settings []string) {
 	c.inventory(map[string]string{"st1": "ok", "st2": "ok"})
 }
 
-// inventory says which targets there are, and their health.
+// inventory writes the inventory with the health of the targets.
 func (c *slurmCluster) inventory(health map[string]string) {
 	dir, text := filepath.Join(c.Dir, "slurm"), "version: 1\ntargets:\n"
 	for _, st := range slices.Sorted(maps.Keys(health)) {
@@ -139,14 +139,14 @@ func (c *slurmCluster) serve(name string) {
 	require.False(c.t, job.Ended(), "%v", job.Stderr.Lines())
 }
 
-// daemon starts one on a host, as root.
+// daemon starts a daemon on a host, as root.
 func (c *slurmCluster) daemon(host string, argv ...string) *demo.Job {
 	job, err := c.Start(c.Host(host).Root(append([]string{"/usr/sbin/" + argv[0]}, argv[1:]...)...), c.env...)
 	require.NoError(c.t, err)
 	return job
 }
 
-// signal sends a signal to what nsenter has started on a host.
+// signal sends a signal to the process that nsenter has started on a host.
 func (c *slurmCluster) signal(job *demo.Job, s syscall.Signal) {
 	c.t.Helper()
 	pid, err := childOf(job.PID())
@@ -172,7 +172,7 @@ func (c *slurmCluster) admin(args ...string) (string, error) {
 	return strings.Join(job.Stdout.Lines(), "\n"), err
 }
 
-// stored are the names of the leases, whether targets answer or not.
+// stored returns the names of the leases, even if targets do not answer.
 func (c *slurmCluster) stored() []string {
 	names, err := filepath.Glob(filepath.Join(c.Dir, "slurm", "spool", "*.lease"))
 	require.NoError(c.t, err)
@@ -185,7 +185,7 @@ type lease struct {
 	Used               int64
 }
 
-// leases are what `nvmecr slurm status` lists.
+// leases returns the list of `nvmecr slurm status`.
 func (c *slurmCluster) leases() (leases []lease) {
 	out, err := c.admin("status", "--json")
 	require.NoError(c.t, err)
@@ -200,7 +200,7 @@ func (c *slurmCluster) lease(name string) lease {
 	return leases[at]
 }
 
-// job returns what Slurm says of a job.
+// job returns a field of Slurm's description of a job.
 func (c *slurmCluster) job(id, field string) string {
 	out, err := c.on("ctl", "scontrol", "-o", "show", "job", id)
 	require.NoError(c.t, err)
@@ -209,10 +209,10 @@ func (c *slurmCluster) job(id, field string) string {
 	return m[1]
 }
 
-// batchHost is where a job's script is.
+// batchHost returns the host of a job's script.
 func (c *slurmCluster) batchHost(id string) *hosts.Host { return c.Host(c.job(id, "BatchHost")) }
 
-// checkPage runs `nvmecr check` on a node, as a page says, and expects what the page says of it.
+// checkPage runs `nvmecr check` on a node like a page of the docs, and compares the output with the page.
 func (c *slurmCluster) checkPage(page string) {
 	text, err := os.ReadFile("../../docs/" + page)
 	require.NoError(c.t, err)
@@ -224,7 +224,7 @@ func (c *slurmCluster) checkPage(page string) {
 	}
 }
 
-// submitPage submits a script that is indented on a page, as the page says, and returns the job's number.
+// submitPage submits a script from a page as the page says, and returns the id of the job.
 func (c *slurmCluster) submitPage(page, script string, env ...string) string {
 	text, err := os.ReadFile("../../docs/" + page)
 	require.NoError(c.t, err)
@@ -244,8 +244,8 @@ func (c *slurmCluster) log() string {
 	return string(out)
 }
 
-// A node of a job is cut off with the batch script on it. Slurm queues the job again, which finds its checkpoint, goes on from it on other
-// nodes, and ends. What the lost node comes back with reaches nothing.
+// TestSlurmNodeLost cuts off the node with the batch script of a job. Slurm requeues the job, which continues from its checkpoint on
+// other nodes, and ends. The old processes on the lost node cannot reach the job's data when the node is back.
 func TestSlurmNodeLost(t *testing.T) {
 	t.Parallel()
 	c := newSlurmCluster(t)
@@ -287,7 +287,7 @@ func TestSlurmNodeLost(t *testing.T) {
 	t.Log("The space of the job is free again.")
 }
 
-// credentials are the settings of a job on a host, and its key, as they are now.
+// credentials returns the present settings and key of a job on a host.
 func credentials(t *testing.T, c *slurmCluster, h *hosts.Host, id string) []string {
 	read := func(name string) string {
 		b, err := exec.Command("sh", "-c", strings.Join(h.Root("cat", "/run/nvmecr/"+id+"/"+name), " ")).Output()
@@ -300,7 +300,7 @@ func credentials(t *testing.T, c *slurmCluster, h *hosts.Host, id string) []stri
 	return append(strings.Split(read("environment"), "\n"), "NVMECR_DHCHAP_SECRET="+key, "NVMECR_STATE_HOME="+c.Dir)
 }
 
-// with runs a command on a host as the user, with more variables, and returns what it says on standard error.
+// with runs a command on a host as the user, with additional variables, and returns its standard error.
 func (c *slurmCluster) with(h *hosts.Host, env []string, argv ...string) (string, error) {
 	job, err := c.Start(h.In(argv...), append(c.env, env...)...)
 	require.NoError(c.t, err)
@@ -320,7 +320,7 @@ func (c *slurmCluster) inJob(h *hosts.Host, id string, argv ...string) (string, 
 	return strings.Join(job.Stdout.Lines(), "\n"), err
 }
 
-// awaitStep waits for a checkpoint, as the job's user sees it on a node of the job.
+// awaitStep waits until the job's user sees a checkpoint on a node of the job.
 func (c *slurmCluster) awaitStep(h *hosts.Host, id, pattern string, least int) {
 	eventually(c.t, func() bool {
 		out, err := c.inJob(h, id, c.Nvmecr, "latest", pattern)

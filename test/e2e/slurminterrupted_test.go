@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// batch submits a job of two ranks with space on two targets, and returns its number.
+// batch submits a job of two ranks with space on two targets, and returns its id.
 func (c *slurmCluster) batch(script string, options ...string) string {
 	line := append([]string{"sbatch", "--parsable", "--checkpoint=nvmf:2,capacity=512M", "--ntasks=2", "--requeue", "--open-mode=append", "--output=%j.out"}, options...)
 	id, err := c.on("ctl", append(line, "--wrap", script)...)
@@ -26,7 +26,7 @@ func (c *slurmCluster) control(args ...string) {
 	require.NoError(c.t, err)
 }
 
-// freed expects that nothing is left of any job, after the reconciler has been there.
+// freed checks that nothing is left of any job after Reconcile.
 func (c *slurmCluster) freed() {
 	c.t.Helper()
 	eventually(c.t, func() bool {
@@ -36,7 +36,7 @@ func (c *slurmCluster) freed() {
 	}, "space that is free again")
 }
 
-// Jobs go on, or leave nothing behind, whatever happens to them, and to the controller.
+// TestSlurmInterrupted checks that jobs continue, or leave nothing behind, after interruptions of jobs and of the controller.
 func TestSlurmInterrupted(t *testing.T) {
 	t.Parallel()
 	c := newSlurmCluster(t)
@@ -48,7 +48,7 @@ func TestSlurmInterrupted(t *testing.T) {
 	t.Run("heterogeneous", c.heterogeneous)
 }
 
-// requeuedOnFewer has a job of two nodes start again on one, with as many ranks.
+// requeuedOnFewer requeues a job of two nodes on one node, with as many ranks.
 func (c *slurmCluster) requeuedOnFewer(t *testing.T) {
 	id := c.batch("APP_STAYS=600 exec sh steps.sh", "--nodes=2")
 	eventually(t, func() bool { return c.job(id, "JobState") == "RUNNING" }, "the first start")
@@ -63,7 +63,7 @@ func (c *slurmCluster) requeuedOnFewer(t *testing.T) {
 	c.freed()
 }
 
-// controllerStopped ends slurmctld under a running job. Nothing of the job is freed while nobody can say whether it is over.
+// controllerStopped stops slurmctld while a job runs. Nothing of the job is freed while it is unknown whether the job has ended.
 func (c *slurmCluster) controllerStopped(t *testing.T) {
 	id := c.batch(`srun sh -c 'f=/nvmecr/f.$SLURM_PROCID; echo kept by $SLURM_PROCID >$f; touch wrote.$SLURM_PROCID; while [ ! -e go ]; do sleep 0.1; done; cat $f'`)
 	for _, name := range []string{"wrote.0", "wrote.1"} {
@@ -96,10 +96,10 @@ func (c *slurmCluster) cancelledInProlog(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(c.Dir, id+".out"))
 	out, err := c.admin("check")
 	require.NoError(t, err)
-	assert.Contains(t, out, "what targets hold is leased")
+	assert.Contains(t, out, "all namespaces of the targets are leased")
 }
 
-// endController ends slurmctld once it has kept what it knows. It is killed then, since it may hang where it has ended a hook.
+// endController ends slurmctld after it has saved its state. Then it is killed, since it may hang after it has ended a hook.
 func (c *slurmCluster) endController() {
 	known, begin := filepath.Join(c.Dir, "slurm", "state", "job_state"), time.Now()
 	c.signal(c.controller, syscall.SIGTERM)
@@ -110,10 +110,10 @@ func (c *slurmCluster) endController() {
 	if pid, err := childOf(c.controller.PID()); err == nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
-	_ = c.controller.Wait(c.t.Context()) // which says that it was killed
+	_ = c.controller.Wait(c.t.Context()) // returns an error: killed
 }
 
-// startController starts slurmctld again, and waits until it knows a job.
+// startController starts slurmctld, and waits until it knows a job.
 func (c *slurmCluster) startController(id string) {
 	c.controller = c.daemon("ctl", "slurmctld", "-D")
 	eventually(c.t, func() bool {
@@ -122,7 +122,7 @@ func (c *slurmCluster) startController(id string) {
 	}, "the controller")
 }
 
-// stoppedInProlog ends slurmctld while the PrologSlurmctld of a job waits for a target. The job starts all the same.
+// stoppedInProlog stops slurmctld while the PrologSlurmctld of a job waits for a target. The job starts nevertheless.
 func (c *slurmCluster) stoppedInProlog(t *testing.T) {
 	c.signal(c.targets["st1"], syscall.SIGSTOP)
 	id := c.batch("srun sh -c 'echo kept > /nvmecr/f; cat /nvmecr/f'")
@@ -135,8 +135,8 @@ func (c *slurmCluster) stoppedInProlog(t *testing.T) {
 	c.freed()
 }
 
-// lateWrite cuts a node off, on which a process of the job outlives all that Slurm ends there. The job is started on another node. When the
-// first one is back its process writes on, and gets an error.
+// lateWrite cuts off a node on which a process of the job survives all that Slurm ends. The job is started on another node. When the
+// first node is back, writes of the process fail.
 func (c *slurmCluster) lateWrite(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "late.py"), []byte(orphan+lateRank), 0o644))
 	id := c.batch(`[ $SLURM_RESTART_COUNT ] || exec srun python3 late.py wake
@@ -159,7 +159,7 @@ exec srun sh -c 'cat /nvmecr/late.0; echo next >/nvmecr/late.0; echo written; wh
 	c.freed()
 }
 
-// orphan has what follows run in a process that is no child of the step any more, while that goes on.
+// orphan runs the rest of the command line in a process that is not a child of the step any more, while the step continues.
 const orphan = `
 import os, time
 if os.fork():
@@ -171,7 +171,8 @@ if os.fork():
 os.environ["OMPI_COMM_WORLD_RANK"] = os.environ["SLURM_PROCID"]
 `
 
-// heterogeneous has a step over two components, of which the first one has space. Ranks of the other one are told that they have none.
+// heterogeneous runs a step over two components, the first of which has space. Ranks of the other one get the message that they have
+// none.
 func (c *slurmCluster) heterogeneous(t *testing.T) {
 	id := c.batch("srun --het-group=0,1 sh -c 'echo of rank $SLURM_PROCID > /nvmecr/f.$SLURM_PROCID; cat /nvmecr/f.$SLURM_PROCID'", "--ntasks=1", ":", "--ntasks=1", "--output=%j.out")
 	eventually(t, func() bool { state := c.job(id, "JobState"); return state != "PENDING" && state != "RUNNING" }, "the end of the job")

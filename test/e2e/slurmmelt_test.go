@@ -15,11 +15,11 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// meltSteps are those of the melt.
+// meltSteps is the number of steps of the melt.
 const meltSteps = 1000
 
-// writeMelt writes the demonstration's LAMMPS input, of a small box, in a directory. After each hundred steps it waits for as long as a file says that this is
-// the step to wait at.
+// writeMelt writes the LAMMPS input of the demonstration, with a small box, to a directory. After each hundred steps LAMMPS waits while a
+// file names that step.
 func writeMelt(t *testing.T, dir string) {
 	text, err := os.ReadFile("../../internal/demo/melt.in")
 	require.NoError(t, err)
@@ -31,17 +31,17 @@ func writeMelt(t *testing.T, dir string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "wait.sh"), []byte("while [ \"$1\" = \"$(cat waits)\" ]; do sleep 0.1; done\n"), 0o644))
 }
 
-// waitAt has the melt wait at a step; "": at none.
+// waitAt makes the melt wait at a step; "" at none.
 func waitAt(t *testing.T, dir, step string) {
 	path := filepath.Join(dir, "waits")
 	require.NoError(t, os.WriteFile(path+".new", []byte(step), 0o644))
 	require.NoError(t, os.Rename(path+".new", path))
 }
 
-// thermo matches a line of LAMMPS's output that has numbers of a step.
+// thermo matches a line of LAMMPS's output with the values of a step.
 var thermo = regexp.MustCompile(`(?m)^ +(\d+)((?: +-?\d[\d.e+-]*){5}) *$`)
 
-// compareMelt expects that each line of numbers is in the reference, and that the last step is there. It returns the last line.
+// compareMelt checks that each line of values is in the reference, and that the last step exists. It returns the last line.
 func compareMelt(t *testing.T, reference, text string) (last string) {
 	want := make(map[string]string)
 	for _, m := range thermo.FindAllStringSubmatch(reference, -1) {
@@ -56,8 +56,8 @@ func compareMelt(t *testing.T, reference, text string) (last string) {
 	return last
 }
 
-// LAMMPS is submitted once. A node is lost, and Slurm starts the job again; then a target is lost for good, and the user submits the job
-// again. The numbers are those of an undisturbed run.
+// TestSlurmMelt submits LAMMPS. A node is lost, and Slurm starts the job again. Then a target is lost for good, and the user submits the
+// job again. The values are those of an undisturbed run.
 func TestSlurmMelt(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("lmp"); err != nil {
@@ -110,7 +110,7 @@ func TestSlurmMelt(t *testing.T) {
 	say("6. All numbers of all three starts are those of the undisturbed run, to the last digit. The last line:\n   %s", compareMelt(t, strings.Join(still.Stdout.Lines(), "\n"), text))
 }
 
-// started waits for the start of LAMMPS from a restart file, the nth of the job's, and returns its step.
+// started waits for the n-th start of LAMMPS from a restart file in the job, and returns its step.
 func (c *slurmCluster) started(n int) (step string) {
 	pattern := regexp.MustCompile(`(?s)Reading restart file.*?Current step +: (\d+)\n`)
 	eventually(c.t, func() bool {

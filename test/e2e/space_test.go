@@ -11,7 +11,7 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// askSpace is a rank that looks whether it is told right of the space for its file, before and after it writes that.
+// askSpace is a rank that checks the reported free space before and after it writes its file.
 const askSpace = `
 import os
 path = "/nvmecr/file.%s" % os.environ["OMPI_COMM_WORLD_RANK"]
@@ -29,7 +29,7 @@ os.fsync(f.fileno())
 check("written", space()[0] > 230 and space()[1] < 200 and 40 < space()[2] < 60)
 `
 
-// TestSpaceOfTheTree: all processes are told of the whole store, and of what they can write themselves.
+// TestSpaceOfTheTree checks that all processes get the space of the whole store, and the space that they can write to themselves.
 func TestSpaceOfTheTree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -46,12 +46,13 @@ if cp /nvmecr/file.0 /nvmecr/copy; then exit 1; fi; rm /nvmecr/copy /nvmecr/file
 	assert.Contains(t, call(t, s, "stat").ok(t), "3 partitions: ")
 }
 
-// TestTreeNeedsSharedTargets: what each process has for itself cannot have one tree.
+// TestTreeNeedsSharedTargets checks that one tree is refused on targets that only one process can open.
 func TestTreeNeedsSharedTargets(t *testing.T) {
 	call(t, newStage(t), "run", "--view=job", "--target", "mem:64M", "--", "true").refused(t, "mem:67108864 can be opened by one process only")
 }
 
-// TestSpaceOfRanksThatAreNoMore: ranks of a larger job have the space of files that others have removed since the last job, and all that is left is there.
+// TestSpaceOfRanksThatAreNoMore checks that ranks of a larger job get the space of files that were removed since the last job, and that
+// the remaining files are intact.
 func TestSpaceOfRanksThatAreNoMore(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -61,7 +62,7 @@ func TestSpaceOfRanksThatAreNoMore(t *testing.T) {
 	}
 	run(4, "r=$OMPI_COMM_WORLD_RANK; yes $r | head -c 1M > /nvmecr/kept.$r; head -c 30M /dev/zero > /nvmecr/gone.$r")
 	sh(t, s, "rm /nvmecr/gone.*").ok(t)
-	run(9, "yes new | head -c 8M > /nvmecr/new.$OMPI_COMM_WORLD_RANK") // those that come new have 3 MiB each if nothing is removed
+	run(9, "yes new | head -c 8M > /nvmecr/new.$OMPI_COMM_WORLD_RANK") // new ranks would have only 3 MiB each without the removal
 	sh(t, s, "set -e; for r in 0 1 2 3; do yes $r | head -c 1M | cmp - /nvmecr/kept.$r; done; for r in 0 1 2 3 4 5 6 7 8; do yes new | head -c 8M | cmp - /nvmecr/new.$r; done").ok(t)
 	call(t, s, "fsck").ok(t)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTreeStopped: nobody waits for a rank that was stopped, and of an index that was, no call waits longer than the time-out.
+// TestTreeStopped checks that no process waits for a stopped rank, and that no call waits longer than the time-out for a stopped index.
 func TestTreeStopped(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -52,5 +52,5 @@ func TestTreeStopped(t *testing.T) {
 	seconds, err := strconv.ParseFloat(after[1], 64)
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, seconds, 7.9)
-	_ = job.Wait(t.Context()) // one of its ranks was killed
+	_ = job.Wait(t.Context()) // fails: a rank was killed
 }

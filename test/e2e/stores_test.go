@@ -17,7 +17,7 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// TestBadSizeKeepsTheStore asks for sizes that cannot be.
+// TestBadSizeKeepsTheStore requests invalid sizes.
 func TestBadSizeKeepsTheStore(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -27,13 +27,13 @@ func TestBadSizeKeepsTheStore(t *testing.T) {
 	assert.Equal(t, "one\n", call(t, s, "cat", "/a").ok(t))
 	assert.Equal(t, "one\n", sh(t, s, "cat /nvmecr/a").ok(t))
 
-	// A store that never came to be leaves nothing.
+	// A store that could not be created leaves nothing.
 	sh(t, s, "true", "--name", "y", "--size", "3M").refused(t, "at least 4 MiB")
 	call(t, s, "ls", "--name", "y").refused(t, `no store "y"`, "there are: default)")
 	assert.NoDirExists(t, filepath.Dir(s.Image("y")))
 }
 
-// TestAnotherUsersStore gives a store away: root leaves it alone.
+// TestAnotherUsersStore changes the owner of a store: root does not touch it.
 func TestAnotherUsersStore(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -51,7 +51,7 @@ func TestAnotherUsersStore(t *testing.T) {
 	assert.Equal(t, "one\n", call(t, s, "cat", "/a").ok(t), "but may look")
 }
 
-// TestRunInsideAJob starts a job of another store in a job.
+// TestRunInsideAJob starts a run of another store inside a job.
 func TestRunInsideAJob(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -63,8 +63,7 @@ func TestRunInsideAJob(t *testing.T) {
 	assert.Equal(t, "out\nin\n", sh(t, s, look, "--name", "out").ok(t))
 }
 
-// TestReleasedStoreShowsNothing gives a namespace that was full to another
-// store, and reads whatever can be read of it.
+// TestReleasedStoreShowsNothing releases a full store, creates another one on its namespace, and reads everything that can be read there.
 func TestReleasedStoreShowsNothing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -146,7 +145,7 @@ func TestMountsThatHideTooMuch(t *testing.T) {
 	}
 }
 
-// TestReadOnlyImage looks into an image that nobody may write to.
+// TestReadOnlyImage reads an image without write permission.
 func TestReadOnlyImage(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -171,7 +170,7 @@ func TestReleaseOfABrokenStore(t *testing.T) {
 	}
 }
 
-// TestStoppedTarget stops the embedded target: the run ends all the same.
+// TestStoppedTarget stops the embedded target: the run ends nevertheless.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -213,7 +212,7 @@ func TestTargetLines(t *testing.T) {
 	call(t, s, "target", "--namespace", "file:"+path+"?size=32M").refused(t, "64 MiB")
 }
 
-// TestRootBelongsToTheUser of the job, and is for nobody else.
+// TestRootBelongsToTheUser checks that the root directory belongs to the job's user, and that no other user can access it.
 func TestRootBelongsToTheUser(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -221,8 +220,7 @@ func TestRootBelongsToTheUser(t *testing.T) {
 	assert.Equal(t, strconv.Itoa(os.Geteuid())+" "+strconv.Itoa(os.Getegid())+" drwx------\n", r.ok(t))
 }
 
-// TestOneNamespaceTwice: two addresses of one namespace are not taken for two
-// namespaces, and nothing is written.
+// TestOneNamespaceTwice checks that two addresses of one namespace are recognised, and that nothing is written.
 func TestOneNamespaceTwice(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -237,7 +235,7 @@ func TestOneNamespaceTwice(t *testing.T) {
 	assert.Equal(t, "here\n", sh(t, s, "cat /nvmecr/a", "--name", "x", "--target", lines[1]).ok(t))
 }
 
-// TestStores lists what this host knows.
+// TestStores lists the stores of this host.
 func TestStores(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -274,7 +272,7 @@ func TestStores(t *testing.T) {
 	assert.Regexp(t, `(?m)^there .* no `, r.stdout)
 }
 
-// TestDiscover: what a target's discovery service says can be given to --target.
+// TestDiscover checks that the output of discover works as --target.
 func TestDiscover(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

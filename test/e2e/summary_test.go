@@ -14,22 +14,22 @@ import (
 	"nvmecr/nvmf"
 )
 
-// lastLines returns what a run has said on stderr behind the line about its store.
+// lastLines returns the messages of a run after the line about its store.
 func lastLines(t *testing.T, r result) []string {
 	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 	require.Contains(t, lines[0], "nvmecr: store ", r.stderr)
 	return lines[1:]
 }
 
-// TestSummary: a run ends with a line about what it has left, or that nothing was
-// opened, on stderr, and with none where there is nothing to say or nobody wants it.
+// TestSummary checks the line at the end of a run: about its files, or that nothing was opened; none if there is nothing to report, or
+// with --log=error.
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	for _, tc := range []struct {
 		name, script string
 		flags        []string
-		want         string // of the last line; "": there is none
+		want         string // expected last line; "": none
 	}{
 		{"not used", "echo out", nil, "nothing was opened under /nvmecr"},
 		{"written", "echo out; echo 12345 > /nvmecr/a; head -c 2000 /dev/zero > /nvmecr/b", nil, `store "default": 2 files of 2.0 KiB new or changed; newest complete: /b`},
@@ -56,8 +56,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestSummaryOfRanks: the newest checkpoint is one that all ranks have, by one name or
-// with their numbers in it.
+// TestSummaryOfRanks checks that the newest checkpoint is one that all ranks have, by the same name or with their numbers in it.
 func TestSummaryOfRanks(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
@@ -82,8 +81,8 @@ func TestSummaryOfRanks(t *testing.T) {
 	}
 }
 
-// TestEmbeddedStoreGivesBack: one process writes checkpoints again and again, and keeps
-// two of them. The image takes little more than they do, and less than was written.
+// TestEmbeddedStoreGivesBack repeatedly writes checkpoints and keeps two of them. The image occupies little more than these, and less
+// than was written.
 func TestEmbeddedStoreGivesBack(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -109,14 +108,14 @@ for i in range(10):
 	assert.Equal(t, 0, sh(t, s, "cmp /nvmecr/c8 /nvmecr/c8").code)
 }
 
-// stored is what the image of the default store takes of its disk.
+// stored returns the disk space of the default store's image.
 func stored(t *testing.T, s *demo.Stage) nvmf.Bytes {
 	info, err := os.Stat(s.Image("default"))
 	require.NoError(t, err)
 	return nvmf.Bytes(info.Sys().(*syscall.Stat_t).Blocks) * 512
 }
 
-// TestNamesRunOut: a line says that it is names, once, and statvfs (df -i) that there are none.
+// TestNamesRunOut checks that one message names the lack of inodes, and that statvfs (df -i) shows it.
 func TestNamesRunOut(t *testing.T) {
 	t.Parallel()
 	s := newRankStage(t)

@@ -20,34 +20,34 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// tornTargets is where --target begins in the flags of the runs.
+// tornTargets is the index of --target in the flags of the runs.
 const tornTargets = 3
 
-// A torn is a store with a tree, ranks that write to it, and what they have been promised.
+// A torn is a store with a tree, ranks that write to it, and the promises made to them.
 type torn struct {
 	*demo.Stage
 	t       *testing.T
 	random  *rand.Rand
 	mpi     string
-	size    int // how many ranks
+	size    int // number of ranks
 	program string
 	logs    string
 	flags   []string
-	target  *demo.Job // nil: each run has its own
-	again   []string  // starts it
-	agent   string    // starts ranks on another host; "" if they are on this one
+	target  *demo.Job // nil: each run has an embedded target
+	again   []string  // command that starts the target
+	agent   string    // starts ranks on another host; "" for this host
 	round   int
 }
 
-// aKill is what becomes of a run in progress.
+// aKill describes what is done to a run in progress.
 type aKill struct {
 	name string
 	hit  func(s *torn, run *demo.Job)
-	// said is what the ranks say that go on, "" if none does.
+	// said is the message of ranks that continue; "" if none does.
 	said string
-	// goesOn says that the rest of the job's script finds all there is.
+	// goesOn is true if the rest of the job's script finds all data.
 	goesOn bool
-	// timeout is that of the run: what is gone is an error after it.
+	// timeout is the time-out of the run, after which lost data is an error.
 	timeout time.Duration
 }
 
@@ -61,7 +61,7 @@ var kills = []aKill{
 	{"the target", func(s *torn, _ *demo.Job) { s.kill(s.processes("target")...) }, "Input/output error", false, 3 * time.Second},
 }
 
-// TestIndexKilledFarAway: ranks of another host go on with the index that takes the place of one that was killed.
+// TestIndexKilledFarAway checks that ranks of another host continue with the successor of a killed index.
 func TestIndexKilledFarAway(t *testing.T) {
 	t.Parallel()
 	s := newTorn(t, "mpich", "127.0.0.1")
@@ -71,7 +71,7 @@ func TestIndexKilledFarAway(t *testing.T) {
 	s.check(theIndex)
 }
 
-// killIndex kills the index some times, and the ranks when they have gone on behind that.
+// killIndex kills the index several times, and the ranks after they have continued.
 func (s *torn) killIndex(run *demo.Job) {
 	for range 3 {
 		s.kill(s.processes("serve")...)
@@ -80,8 +80,8 @@ func (s *torn) killIndex(run *demo.Job) {
 	s.kill(s.ranks()...)
 }
 
-// TestTreeKilled kills ranks, the index, the target and all of them at random moments. What had returned is there then, for
-// ranks of another number, for who is no rank, and from outside.
+// TestTreeKilled kills ranks, the index, the target, and all of them at random times. The effects of completed calls exist afterwards:
+// for another number of ranks, for processes that are not ranks, and from outside.
 func TestTreeKilled(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ mpi, address string }{{"mpich", ""}, {"openmpi", awayAddress()}} {
@@ -95,7 +95,7 @@ func TestTreeKilled(t *testing.T) {
 	}
 }
 
-// TestTreeKilledOnTwoTargets goes on with fewer and with more ranks after each kill, which have their partitions on two targets.
+// TestTreeKilledOnTwoTargets continues with fewer and with more ranks after each kill, on two targets.
 func TestTreeKilledOnTwoTargets(t *testing.T) {
 	t.Parallel()
 	s := newTorn(t, "mpich", "127.0.0.1")
@@ -109,7 +109,7 @@ func TestTreeKilledOnTwoTargets(t *testing.T) {
 	}
 }
 
-// newTorn makes a store on a target at an address, or, if that is empty, on the runs' own.
+// newTorn creates a store on a target at an address, or, if that is empty, on the embedded target.
 func newTorn(t *testing.T, mpi, address string) *torn {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -152,7 +152,7 @@ func (s *torn) tear(k aKill) {
 	}
 }
 
-// launch is how the ranks are started.
+// launch returns the command line that starts the ranks.
 func (s *torn) launch(argv ...string) []string {
 	if s.agent != "" {
 		return append(onNode7(strings.TrimPrefix(s.mpi, "mpirun."), s.agent, s.size), argv...)
@@ -160,7 +160,7 @@ func (s *torn) launch(argv ...string) []string {
 	return demo.MPIRun(s.mpi, s.size, argv...)
 }
 
-// await waits until each rank has so many promises.
+// await waits until each rank has at least a number of promises.
 func (s *torn) await(run *demo.Job, least int) {
 	for deadline := time.Now().Add(hang); s.progress() < least; time.Sleep(10 * time.Millisecond) {
 		if run.Ended() || time.Now().After(deadline) {
@@ -176,7 +176,7 @@ func (s *torn) wait(run *demo.Job) error {
 	return run.Wait(s.t.Context())
 }
 
-// check looks at all that was promised.
+// check verifies all promises.
 func (s *torn) check(k aKill) {
 	if s.target != nil && s.target.Ended() {
 		s.target, _ = serve(s.t, s.Stage, s.again...)
@@ -201,7 +201,7 @@ func (s *torn) check(k aKill) {
 	require.NoError(s.t, s.wait(local), "%s: from outside", k.name)
 }
 
-// logsOf are those of the ranks of this round.
+// logsOf returns the logs of the ranks of this round.
 func (s *torn) logsOf() (texts [][]byte) {
 	for rank := range s.size {
 		if text, err := os.ReadFile(filepath.Join(s.logs, fmt.Sprintf("%d-%d", s.round, rank))); err == nil {
@@ -211,7 +211,7 @@ func (s *torn) logsOf() (texts [][]byte) {
 	return texts
 }
 
-// progress is how many promises the rank has that has the fewest.
+// progress returns the smallest number of promises of a rank.
 func (s *torn) progress() int {
 	texts := s.logsOf()
 	if len(texts) < s.size {
@@ -224,7 +224,7 @@ func (s *torn) progress() int {
 	return least
 }
 
-// ranks are the processes of the ranks.
+// ranks returns the processes of the ranks.
 func (s *torn) ranks() (pids []int) {
 	for _, text := range s.logsOf() {
 		var pid int
@@ -235,7 +235,7 @@ func (s *torn) ranks() (pids []int) {
 	return pids
 }
 
-// processes are those of the stage that run a command of nvmecr.
+// processes returns the processes of the stage that run a command of nvmecr.
 func (s *torn) processes(command string) (pids []int) {
 	for _, pid := range s.Processes() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
@@ -253,7 +253,8 @@ func (s *torn) kill(pids ...int) {
 	}
 }
 
-// TestCheckOfTree: fsck tells of what ranks have of files that are gone, while no rank is there to remove it, and removes it.
+// TestCheckOfTree checks that fsck reports shards of removed files while no rank exists that could remove them, and removes them with
+// --repair.
 func TestCheckOfTree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -270,7 +271,7 @@ func TestCheckOfTree(t *testing.T) {
 	assert.NotContains(t, call(t, s, fsck...).ok(t), "tree:")
 }
 
-// TestTreeOpenFiles: what a rank has open stays what it is when the rank takes its partition, or leaves it to a child.
+// TestTreeOpenFiles checks that open files are unaffected when the rank takes its partition, or leaves it to a child.
 func TestTreeOpenFiles(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -38,7 +38,7 @@ func ranks(t *testing.T, s *demo.Stage, mpi string, n int, program string, args 
 	return call(t, s, append([]string{"run", "--view=job", "--"}, demo.MPIRun("mpirun."+mpi, n, append([]string{program}, args...)...)...)...)
 }
 
-// TestTree: ranks have one tree, and a later run of any number of ranks has it, too.
+// TestTree checks that ranks have one tree, and that a later run with any number of ranks has it, too.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	for _, mpi := range []string{"openmpi", "mpich"} {
@@ -53,7 +53,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestTreeMappedByRanks: what ranks write to one mapped file is all there, also where they share pages.
+// TestTreeMappedByRanks checks that no write of ranks to one mapped file is lost, also if they share pages.
 func TestTreeMappedByRanks(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -63,7 +63,7 @@ func TestTreeMappedByRanks(t *testing.T) {
 	}
 }
 
-// TestTreeOfScripts: a job script and the programs that it starts have one tree.
+// TestTreeOfScripts checks that a job script and its programs have one tree.
 func TestTreeOfScripts(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -76,7 +76,7 @@ cat /nvmecr/run/in/file; cp /nvmecr/run/shared /nvmecr/run/copy; cmp /nvmecr/run
 	assert.Equal(t, "ok\nck head in shared parameters\nok\ncopy head in out shared ", out)
 }
 
-// TestTreeFromOutside: commands show the tree, and only a store that has one is opened as one.
+// TestTreeFromOutside checks that commands show the tree, and that a store is opened with the view that it was formatted with.
 func TestTreeFromOutside(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -98,7 +98,7 @@ func TestTreeFromOutside(t *testing.T) {
 	assert.Equal(t, "head\n", sh(t, s, "cd /nvmecr; ls head").ok(t), "the store knows what it is")
 }
 
-// TestPartitionsOfATree: commands tell the tree from the partitions that it is in, and name what is damaged as programs do.
+// TestPartitionsOfATree checks that commands distinguish the tree from its partitions, and name damaged files as programs do.
 func TestPartitionsOfATree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -125,8 +125,8 @@ func TestPartitionsOfATree(t *testing.T) {
 	assert.Equal(t, "what rank 0 wrote\n", call(t, s, "cat", "/d/f0").ok(t))
 }
 
-// TestTreeOnOtherHosts: ranks on another host reach the index by TCP, together with the script on this one; only with the secret of
-// the run.
+// TestTreeOnOtherHosts checks that ranks on another host reach the index by TCP, together with the script on this host, and only with the
+// secret of the run.
 func TestTreeOnOtherHosts(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -153,7 +153,7 @@ func TestTreeOnOtherHosts(t *testing.T) {
 	}
 }
 
-// onNode7 is how n ranks are started on the other host.
+// onNode7 returns a command line that starts n ranks on the other host.
 func onNode7(mpi, agent string, n int) []string {
 	if mpi == "mpich" {
 		return []string{"mpirun.mpich", "-n", strconv.Itoa(n), "-hosts", "node7:" + strconv.Itoa(n), "-launcher", "ssh", "-launcher-exec", agent}
@@ -161,14 +161,14 @@ func onNode7(mpi, agent string, n int) []string {
 	return []string{"mpirun.openmpi", "-n", strconv.Itoa(n), "--host", "node7:" + strconv.Itoa(n), "--mca", "plm_rsh_agent", agent, "--allow-run-as-root"}
 }
 
-// nodeScript is what a launcher starts on each node: two of four processes, each of which waits for a file of each.
+// nodeScript is the command of a launcher on each node: two of four processes, each of which waits for a file of every process.
 const nodeScript = `for r in $0; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r TORCHELASTIC_RUN_ID=job sh -c '
 	set -e; mkdir -p /nvmecr/d; echo "of $RANK" > /nvmecr/d/$RANK
 	for r in 0 1 2 3; do until [ -s /nvmecr/d/$r ]; do sleep 0.05; done; done; cat /nvmecr/d/*
 	touch $STAGE/done.$RANK; for r in 0 1 2 3; do until [ -e $STAGE/done.$r ]; do sleep 0.05; done; done' & done; wait`
 
-// TestRunOnEachNode: runs with one id of a job, their own or that of the step in which Slurm starts them, are one run of the
-// store, on one host or on several.
+// TestRunOnEachNode checks that runs with the same job id, given or that of a Slurm step, are one run of the store, on one host or on
+// several.
 func TestRunOnEachNode(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -179,14 +179,14 @@ func TestRunOnEachNode(t *testing.T) {
 		hosts []string
 		id    string
 		flags []string
-		env   []string // and SLURM_PROCID
+		env   []string // in addition to SLURM_PROCID
 	}{
 		{[]string{"", "node7"}, "4711", []string{"--job-id", "4711"}, nil},
 		{[]string{"", ""}, "slurm-7.0.0", nil, []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2"}},
 	} {
 		hosts := c.hosts
 		t.Run(strings.Join(hosts, "+"), func(t *testing.T) {
-			for r := range 4 { // of the hosts before
+			for r := range 4 { // written by the earlier job
 				_ = os.Remove(filepath.Join(s.Dir, "done."+strconv.Itoa(r)))
 			}
 			run := slices.Concat([]string{"run", "--fresh"}, c.flags, []string{"--view=job", "--name", "nodes", "--target", target, "--", "sh", "-c", nodeScript})
@@ -202,7 +202,7 @@ func TestRunOnEachNode(t *testing.T) {
 			}
 			joined := 0
 			for i := range jobs {
-				job := jobs[len(jobs)-1-i] // one that fails leaves the others waiting
+				job := jobs[len(jobs)-1-i] // after a failure the others would wait
 				require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 				lines := job.Stdout.Lines()
 				assert.Equal(t, []string{"of 0", "of 0", "of 1", "of 1", "of 2", "of 2", "of 3", "of 3"}, slices.Sorted(slices.Values(lines)), "%v", job.Stderr.Lines())
@@ -216,7 +216,7 @@ func TestRunOnEachNode(t *testing.T) {
 	call(t, s, "run", "--job-id", "4711", "--", "true").refused(t, "--target")
 }
 
-// quoted is a command line for a shell.
+// quoted quotes a command line for a shell.
 func quoted(line []string) (words []string) {
 	for _, w := range line {
 		words = append(words, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")

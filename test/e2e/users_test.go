@@ -8,9 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// otherUsers is a program whose children become another user before they use the mount: one
-// before anybody has, one of a process that has a file open and has written by way of
-// its parent, and one that only has its output there.
+// otherUsers is a program whose children change their user before they use the mount: one before any process has used it; one of a
+// process with an open file, which has written through its parent; and one that only has its output there.
 const otherUsers = `
 import errno, os, sys
 
@@ -54,8 +53,8 @@ sys.stdout.flush()
 os.system("setpriv --reuid 65534 sh -c 'echo output' > /nvmecr/log; cat /nvmecr/log")
 `
 
-// TestChildrenOfAnotherUser: they have what they were given open for writing as standard output, and
-// the rest is EACCES, with a line that says why.
+// TestChildrenOfAnotherUser checks that these children can write to inherited descriptors, and that other calls are EACCES, with a
+// message that says why.
 func TestChildrenOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

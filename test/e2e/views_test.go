@@ -27,7 +27,8 @@ func compileViews(t *testing.T, s *demo.Stage) string {
 	return program
 }
 
-// mappers are processes that map files, each before its program: one that is alone, with files of its own and in a job's tree, and a rank.
+// mappers are processes that map files: one alone, with private files and in a job's tree, and a rank. Each is the prefix of a command
+// line.
 var mappers = []struct {
 	name string
 	view config.View
@@ -38,8 +39,8 @@ var mappers = []struct {
 	{"a rank in a tree", config.ViewJob, []string{"env", "PMI_RANK=1", "PMI_SIZE=2"}},
 }
 
-// A large file that is mapped for reading is not copied: the kernel has it, and shows what a local file system would,
-// whatever is done to the mapping, to the file and to its names meanwhile.
+// TestMappedInView checks that a large file mapped for reading is not copied, and that its mapping behaves as on a local file system,
+// whatever is done to the mapping, the file and its names.
 func TestMappedInView(t *testing.T) {
 	t.Parallel()
 	for _, m := range mappers {
@@ -89,7 +90,7 @@ func testMappedInView(t *testing.T, view config.View, as []string) {
 	}
 }
 
-// A server that is killed takes the pages with it that nobody has read, and the files are mapped by copies from then on.
+// TestMappedInViewOfKilled checks that after a kill of the server unread pages are lost, and that files are then mapped as copies.
 func TestMappedInViewOfKilled(t *testing.T) {
 	t.Parallel()
 	for _, m := range mappers {
@@ -118,7 +119,7 @@ func testMappedInViewOfKilled(t *testing.T, view config.View, as []string) {
 	assert.Equal(t, []string{export, "go"}, job.Stdout.Lines())
 }
 
-// A mapping that outlives the run keeps nothing from its end.
+// TestMappedInViewAtTheEnd checks that a mapping that outlives the run does not delay the end of the run.
 func TestMappedInViewAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, m := range mappers {

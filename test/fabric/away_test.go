@@ -12,8 +12,7 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// TestAway: a target that does not answer costs an operation Options.Timeout
-// and then EIO, whatever it is that does not answer.
+// TestAway checks that an operation fails with EIO after Options.Timeout if the target, or a part of it, does not answer.
 func TestAway(t *testing.T) {
 	tests := []struct {
 		name string
@@ -45,7 +44,7 @@ func TestAway(t *testing.T) {
 			r.wire.Freeze()
 		}},
 	}
-	const silence = 3 * commandTimeout // half of it is too long for what is known
+	const silence = 3 * commandTimeout // more than any time-out of a command
 	operations := []step{write("f", 0, pattern(100_000, 2)), readback("f"), mkdir("d"), checkpoint()}
 	for i, tc := range tests {
 		for j, op := range operations {
@@ -69,7 +68,7 @@ func TestAway(t *testing.T) {
 				require.ErrorIs(t, op.do(w), syscall.EIO)
 				took := clock.Now()
 				require.GreaterOrEqual(t, time.Since(begin), s.patient-silence/10)
-				// One command may be waited for beyond the end.
+				// One command may be waited for after the time-out.
 				require.Less(t, took, s.patient+silence*3/2)
 				require.ErrorIs(t, mkdir("e").do(w), syscall.EIO)
 				require.Less(t, clock.Now()-took, silence/2, "it is known by now")

@@ -12,9 +12,8 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// damage changes one byte of every period-th PDU of a direction, from the
-// first-th on. Places below 80 are bytes from the start, modulo the length;
-// then come ten spread over the PDU, and from 90 on the last ones.
+// damage changes one byte of every period-th PDU of a direction, from the first-th on. at values below 80 are offsets from the start,
+// modulo the length; the next ten are spread over the PDU, and those from 90 on are at its end.
 func damage(to wiretest.Direction, first, period, at int, struck *atomic.Int32) wiretest.Script {
 	return func(p *wiretest.PDU) wiretest.Action {
 		if p.To != to || p.N < first || (p.N-first)%period != 0 {
@@ -25,7 +24,7 @@ func damage(to wiretest.Direction, first, period, at int, struck *atomic.Int32) 
 	}
 }
 
-// placeOf returns the offset that a place is in n bytes.
+// placeOf returns the offset of a place in n bytes.
 func placeOf(at, n int) int {
 	switch {
 	case at >= 90:
@@ -38,8 +37,8 @@ func placeOf(at, n int) int {
 
 const places = 98 // of damage
 
-// TestCorruptWithDigests: with both digests on, any byte of any PDU may be
-// damaged: the command is sent again, or the connection is lost and comes back.
+// TestCorruptWithDigests damages any byte of any PDU with both digests: the command is sent again, or the connection is lost and
+// restored.
 func TestCorruptWithDigests(t *testing.T) {
 	const period = 45
 	for _, s := range []shape{
@@ -80,9 +79,8 @@ func corruptOften(t *testing.T, s shape, to wiretest.Direction, first, period, a
 	return int(struck.Load())
 }
 
-// TestCorruptInitialisation damages the PDUs that open the new connections
-// after a loss, which have no digests: what comes of it may be any
-// disagreement, so the host tries again.
+// TestCorruptInitialisation damages the PDUs that open new connections after a loss, which have no digests. The effect may be any
+// disagreement, so the host has to try again.
 func TestCorruptInitialisation(t *testing.T) {
 	s := shape{name: "digests", lba: 4096, capsule: 8192, header: true, data: true}
 	for _, kind := range []pdu.Type{pdu.TypeICReq, pdu.TypeICResp} {
@@ -101,7 +99,7 @@ func TestCorruptInitialisation(t *testing.T) {
 					switch {
 					case p.To == wiretest.ToTarget && p.N == 9:
 						return wiretest.CutAll
-					case p.Type == kind && struck < 2: // the admin queue's, and another
+					case p.Type == kind && struck < 2: // that of the admin queue, and another one
 						struck++
 						return wiretest.Corrupt(at, bit)
 					}

@@ -18,8 +18,7 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// refuses counts the operations of a list that fail, which they may only do
-// with ENOSPC.
+// refuses counts the failing operations of a list. They may fail with ENOSPC only.
 func (w *work) refuses(t *testing.T, what string, steps []step) (n int) {
 	for _, s := range steps {
 		err := s.do(w)
@@ -32,10 +31,8 @@ func (w *work) refuses(t *testing.T, what string, steps []step) (n int) {
 	return n
 }
 
-// TestNoSpace fills the data blocks with writes, appends and overwrites of
-// random sizes, with connections lost now and then. An operation that does not
-// fit says ENOSPC, everything else goes on, also what needs no block; deleting
-// makes space.
+// TestNoSpace fills the data blocks with writes, appends and overwrites of random sizes, while connections are lost now and then. An
+// operation without space returns ENOSPC, all others work, also those that need no block. Deleting files frees space.
 func TestNoSpace(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	for _, s := range someShapes() {
@@ -128,10 +125,9 @@ func TestNoInodes(t *testing.T) {
 	}))
 }
 
-// TestDeviceFull lets the device refuse all writes for a while, from the nth on,
-// as a thin volume does that has run out of space; with a small log, so that
-// this happens in forced state checkpoints, too. Operations say ENOSPC, reads go
-// on, and when there is space again so does everything.
+// TestDeviceFull makes the device refuse all writes for a while, from the n-th on, like a thin volume without space; with a small log, so
+// that this also happens in forced state checkpoints. Operations return ENOSPC, reads work, and all operations work when there is space
+// again.
 func TestDeviceFull(t *testing.T) {
 	for _, s := range someShapes() {
 		s.logPages = 8
@@ -176,7 +172,7 @@ func TestDeviceFull(t *testing.T) {
 	}
 }
 
-// longWorkload takes several pages of the log.
+// longWorkload writes several pages of the log.
 func longWorkload() []step {
 	var steps []step
 	for i := range 20 {

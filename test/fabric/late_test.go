@@ -11,10 +11,9 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// TestLate cuts the host off at PDU 1, 2, 3, ... of the workload with
-// everything it had sent still on its way, and lets that land when the host has
-// long gone on: at once, some operations later, at the end, after a crash. It
-// must not damage anything that was acknowledged meanwhile.
+// TestLate cuts the host off at PDU 1, 2, 3, ... of the workload while all it has sent is in flight, and delivers that after the host has
+// continued: at once, some operations later, at the end, after a crash. The late commands must not damage data that was acknowledged
+// meanwhile.
 func TestLate(t *testing.T) {
 	for _, s := range someShapes() {
 		seen := lengthOf(t, s)[wiretest.ToTarget]
@@ -30,7 +29,7 @@ func TestLate(t *testing.T) {
 					return struck
 				})
 				t.Logf("%d PDUs, %d commands landed late", runs, landed)
-				// A target that has noticed the crash refuses them.
+				// A target that has noticed the crash refuses late commands.
 				if !testing.Short() && landing != afterACrash {
 					require.Positive(t, landed)
 				}
@@ -58,8 +57,7 @@ func landingName(n int) string {
 	return fmt.Sprintf("%d operations later", n)
 }
 
-// landLate returns whether the workload came to PDU n, and how many commands
-// landed late.
+// landLate reports whether the workload reached PDU n, and how many commands arrived late.
 func landLate(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
 	r := newRig(t, s, fmt.Sprintf("PDU %d is late, %s", n, landingName(landing)))
 	defer r.close()
@@ -93,9 +91,8 @@ func landLate(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
 	return struck, landed
 }
 
-// TestLateMount cuts the host off while it mounts, on all connections, which
-// for the target live on. What was on its way lands when the next attempt has
-// mounted and gone on, and a crash follows.
+// TestLateMount cuts off all connections of the host while it mounts; for the target they stay open. Commands in flight arrive after the
+// next attempt has mounted and continued, and a crash follows.
 func TestLateMount(t *testing.T) {
 	for _, s := range someShapes() {
 		for i, landing := range []int{2, 1, 3, 5} {
@@ -103,7 +100,7 @@ func TestLateMount(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
-				// It begins to write at about PDU 29.
+				// The mount begins to write at about PDU 29.
 				landed, skip, limit := 0, 28, 2
 				if *all {
 					skip = 0
@@ -146,9 +143,8 @@ func landMount(t *testing.T, s shape, n, landing int) (struck bool, landed int) 
 	return struck, landed
 }
 
-// TestLateTight is TestLate where everything is used again soon: few
-// hugeblocks are free, and the log is short. What is late lands after these
-// have gone round.
+// TestLateTight is TestLate with few free hugeblocks and a short log, which are reused soon. Late commands arrive after they have been
+// reused.
 func TestLateTight(t *testing.T) {
 	for _, s := range someShapes() {
 		s.length, s.logPages = 6*nvmf.MiB, 16

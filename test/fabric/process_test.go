@@ -45,12 +45,11 @@ func startTarget(t *testing.T, listen, namespace string) *process {
 
 func (p *process) kill(t *testing.T) {
 	assert.NoError(t, p.Process.Kill())
-	_ = p.Wait() // it was killed
+	_ = p.Wait() // killed
 }
 
-// TestTargetProcess kills a target over a file at random moments, and starts it
-// again on the same port; and stops it for longer than a command may take. For
-// the application either is a pause.
+// TestTargetProcess kills a target with a file at random times, and starts it again on the same port; and stops it for longer than the
+// time-out of commands. The application only pauses.
 func TestTargetProcess(t *testing.T) {
 	rounds := 4
 	if testing.Short() {
@@ -63,7 +62,7 @@ func TestTargetProcess(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	namespace := "file:" + filepath.Join(t.TempDir(), "image") + "?size=64M"
-	p := startTarget(t, "127.0.0.4:0", namespace) // where nobody else takes the port meanwhile
+	p := startTarget(t, "127.0.0.4:0", namespace) // an address at which no other process takes the port
 	id := p.id
 	listen := net.JoinHostPort(id.Address, id.Service)
 
@@ -72,7 +71,7 @@ func TestTargetProcess(t *testing.T) {
 		require.NoError(t, err)
 		return d
 	}
-	dev := open(patience) // a disk may take its time
+	dev := open(patience) // a disk may be slow
 	segment := microfs.Segment{Start: nvmf.MiB, Length: 40 * nvmf.MiB}
 	require.NoError(t, microfs.Format(t.Context(), dev, segment, microfs.FormatOptions{LogPages: 1024}))
 	require.NoError(t, dev.Close())
@@ -108,7 +107,7 @@ func TestTargetProcess(t *testing.T) {
 	for round := 0; round < rounds || kills.Load() == 0; round++ {
 		steps := workload()
 		if round > 0 {
-			// An area of the state that was hit twice must wait (oplog.Quarantine).
+			// A state area that was affected twice must wait (oplog.Quarantine).
 			steps = slices.DeleteFunc(steps, func(s step) bool { return s.name == "checkpoint" })
 			w.run(t, "again", []step{unlink("big"), unlink("d/small"), unlink("last"), rmdir("d")})
 		}
@@ -117,7 +116,7 @@ func TestTargetProcess(t *testing.T) {
 	}
 	stop()
 	require.NoError(t, dev.Close())
-	_ = fs.Unmount() // it has no device any more
+	_ = fs.Unmount() // the device is gone
 	dev = open(patience)
 	fs, err = microfs.Mount(t.Context(), dev, segment, microfs.Options{})
 	require.NoError(t, err)

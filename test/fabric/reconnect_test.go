@@ -13,9 +13,8 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// TestSweepReconnect loses one connection, or all, and then does something to
-// PDU 1, 2, 3, ... of what follows: while the host reconnects, identifies the
-// namespace, looks whether everything is there, and does the operation again.
+// TestSweepReconnect loses one connection, or all, and then injects a fault at PDU 1, 2, 3, ... of what follows: reconnecting,
+// identifying the namespace, checking the log, and repeating the operation.
 func TestSweepReconnect(t *testing.T) {
 	const follow = 70 // PDUs of both directions
 	first := []struct {
@@ -78,16 +77,15 @@ func strikeTwice(t *testing.T, s shape, a, b wiretest.Action, n, k int) {
 	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
 }
 
-// TestSweepMount does something to PDU 1, 2, 3, ... of opening the device and
-// mounting. That may fail, soon and because the connection was lost; the next
-// attempt works, and everything is there.
+// TestSweepMount injects a fault at PDU 1, 2, 3, ... of opening the device and mounting. The mount may fail, soon and with a lost
+// connection; the next attempt works and finds all data.
 func TestSweepMount(t *testing.T) {
 	for _, s := range someShapes() {
 		for i, a := range []wiretest.Action{
 			wiretest.Cut(0), wiretest.Cut(wiretest.Middle), wiretest.Finish(wiretest.Middle), wiretest.CutAll, wiretest.Drop,
 		} {
 			for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
-				if !*all && (int(to) != i%2 || a == wiretest.Drop) { // which takes its time
+				if !*all && (int(to) != i%2 || a == wiretest.Drop) { // which is slow
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%d %s", s.name, i, to), func(t *testing.T) {

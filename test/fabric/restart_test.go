@@ -11,13 +11,12 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// lasting is storage that outlives the targets over it.
+// lasting is storage that outlives its targets.
 type lasting struct{ target.Backing }
 
 func (lasting) Close() error { return nil }
 
-// TestTargetRestart ends the target at PDU 1, 2, 3, ... of the workload, and
-// starts another one over the same storage.
+// TestTargetRestart ends the target at PDU 1, 2, 3, ... of the workload, and starts another one with the same storage.
 func TestTargetRestart(t *testing.T) {
 	for _, s := range someShapes() {
 		seen := lengthOf(t, s)

@@ -26,29 +26,28 @@ const (
 	nqn     = "nqn.2014-08.org.example:fabric"
 	size    = 16 * nvmf.MiB
 	segment = 14 * nvmf.MiB
-	// commandTimeout must let nothing through that is merely slow on a busy
-	// machine too often; what it lets through is a pause.
+	// commandTimeout must be long enough for most commands on a busy machine; exceeding it causes a pause.
 	commandTimeout = 400 * time.Millisecond
-	// connectTimeout is what a PDU costs that is lost while a host connects.
+	// connectTimeout is the delay if a PDU is lost while a host connects.
 	connectTimeout = 5 * time.Second
 	// patience is how long an operation waits for a target that comes back.
 	patience = 5 * time.Minute
 )
 
-// shape is a target, a connection and a file system.
+// shape has the parameters of target, connection and file system.
 type shape struct {
 	name     string
 	lba      nvmf.Bytes
-	capsule  nvmf.Bytes // in-capsule data; the rest is asked for with R2Ts
-	cache    bool       // a volatile write cache, and data that is copied
-	header   bool       // digests
+	capsule  nvmf.Bytes // in-capsule data; the rest is transferred by R2T
+	cache    bool       // the device has a volatile write cache, and data is copied
+	header   bool       // PDU digests
 	data     bool
 	noCRC    bool
-	length   nvmf.Bytes    // of the segment; 0 is segment
+	length   nvmf.Bytes    // length of the segment; 0 is segment
 	logPages int           // 0 is 64
-	transfer nvmf.Bytes    // of a command; 0 is 64 KiB
-	patient  time.Duration // for a lost target; 0 is patience
-	silent   time.Duration // of a command before the target counts as lost; 0 is commandTimeout
+	transfer nvmf.Bytes    // maximum transfer of a command; 0 is 64 KiB
+	patient  time.Duration // time-out for a lost target; 0 is patience
+	silent   time.Duration // time-out of a command; 0 is commandTimeout
 }
 
 var shapes = []shape{
@@ -104,7 +103,7 @@ type rig struct {
 	t    testing.TB
 	tgt  *target.Target
 	wire *wiretest.Proxy
-	id   nvmf.TransportID // over a good wire
+	id   nvmf.TransportID // direct, without the wire
 	what string           // for messages
 	fs   *microfs.FS
 	dev  nvmf.Device
@@ -135,8 +134,7 @@ func (r *rig) segment() microfs.Segment {
 	return microfs.Segment{Start: nvmf.MiB, Length: cmp.Or(r.length, segment)}
 }
 
-// mount mounts over the wire, which may be slow. A connection that is lost
-// meanwhile fails a mount; the next attempt must work.
+// mount mounts over the wire, which may be slow. A mount fails if its connection is lost; the next attempt must work.
 func (r *rig) mount() error {
 	err := r.tryMount()
 	for i := 0; errors.Is(err, nvmf.ErrConnectionLost) && i < 5; i++ {
@@ -161,17 +159,17 @@ func (r *rig) tryMount() error {
 	return nil
 }
 
-// crash ends the mount as a killed process ends it: nothing more is written.
+// crash ends the mount like a kill of the process: nothing more is written.
 func (r *rig) crash() {
 	if r.fs == nil {
 		return
 	}
 	require.NoError(r.t, r.dev.Close(), r.what)
-	_ = r.fs.Unmount() // without a device it can do nothing but end
+	_ = r.fs.Unmount() // without the device it writes nothing
 	r.fs, r.dev = nil, nil
 }
 
-// direct mounts over a good wire, for writing, and calls f.
+// direct mounts without the wire, for writing, and calls f.
 func (r *rig) direct(f func(fs *microfs.FS)) error {
 	o := r.options()
 	o.CommandTimeout, o.ConnectTimeout = patience, patience

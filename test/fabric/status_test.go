@@ -15,9 +15,8 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// statuses are what a device may refuse a command with, and what the
-// application is told. A zero errno is a pause: the command is sent again,
-// unless Do Not Retry is set, which makes it the second.
+// statuses are status codes of failed commands with the errno for the application. A zero errno is a pause, in which the command is sent
+// again, unless Do Not Retry is set: then the second errno is returned.
 var statuses = []struct {
 	status nvme.Status
 	errno  syscall.Errno
@@ -39,11 +38,11 @@ var statuses = []struct {
 	// Path.
 	{0x300, 0, syscall.EIO}, {0x301, syscall.EIO, 0}, {0x302, 0, syscall.EIO}, {0x303, 0, syscall.EIO},
 	{0x360, 0, syscall.EIO}, {0x370, 0, syscall.EIO}, {0x371, 0, syscall.EIO}, {0x3c0, syscall.EIO, 0},
-	// Types that do not exist, and the vendor's.
+	// Reserved types, and vendor specific ones.
 	{0x400, syscall.EIO, 0}, {0x600, syscall.EIO, 0}, {0x700, syscall.EIO, 0}, {0x7ff, syscall.EIO, 0},
 }
 
-// expected is the errno of a status, 0 for a pause.
+// expected returns the errno of a status; 0 for a pause.
 func expected(i int, dnr bool) syscall.Errno {
 	if s := statuses[i]; s.errno != 0 || !dnr {
 		return s.errno
@@ -51,21 +50,20 @@ func expected(i int, dnr bool) syscall.Errno {
 	return statuses[i].final
 }
 
-// TestStatuses refuses each kind of command with each status, with and without
-// Do Not Retry, at moments spread over the workload; what is refused has been
-// executed nevertheless, or not. The operation reports the right errno or
-// pauses, works when it is done again, and nothing is missing afterwards.
+// TestStatuses fails each kind of command with each status, with and without Do Not Retry, at times spread over the workload, after
+// executing the command or without. The operation returns the right errno or pauses, works when repeated, and no data is missing
+// afterwards.
 func TestStatuses(t *testing.T) {
 	for _, s := range shapes[:2] {
 		s.transfer = 8 * nvmf.KiB // many commands
-		s.silent = patience       // nothing is lost here: a reconnection would have its reads refused, which is final
+		s.silent = patience       // no connection may be lost: a reconnection would have its reads refused, which is final
 		for _, op := range []nvmf.Opcode{nvmf.Write, nvmf.Read, nvmf.Flush} {
 			if op == nvmf.Flush && !s.cache || testing.Short() && !s.cache {
 				continue
 			}
 			for _, executed := range []bool{false, true} {
 				if executed && op == nvmf.Read {
-					continue // its data would come, too
+					continue // its data would arrive, too
 				}
 				t.Run(fmt.Sprintf("%s/%s, executed %t", s.name, op, executed), func(t *testing.T) {
 					refused, failed := 0, 0
@@ -87,9 +85,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// refuse runs the workload, refusing now and then a command with one status
-// after the other from the first on, of which each comes twice: without and
-// with Do Not Retry. It returns how many were refused, and failed operations.
+// refuse runs the workload and fails commands now and then with one status after the other, from first on, each without and with Do Not
+// Retry. It returns how many commands were refused, and how many operations failed.
 func refuse(t *testing.T, s shape, op nvmf.Opcode, first, shift int, executed bool) (refused, failed int) {
 	period := map[nvmf.Opcode]int{nvmf.Write: 7, nvmf.Read: 61, nvmf.Flush: 2}[op]
 	r := newRig(t, s, fmt.Sprintf("%s refused from status %d on, shift %d", op, first, shift))
@@ -125,7 +122,7 @@ func refuse(t *testing.T, s shape, op nvmf.Opcode, first, shift int, executed bo
 	})
 	w := newWork(r.fs)
 	steps := workload()
-	for i := range 12 { // more to refuse
+	for i := range 12 { // further commands to refuse
 		switch op {
 		case nvmf.Read:
 			steps = append(steps, readback("big"))
@@ -146,7 +143,7 @@ func refuse(t *testing.T, s shape, op nvmf.Opcode, first, shift int, executed bo
 		}
 	}
 	r.wire.Script(nil)
-	// What ends here has been acknowledged after the last refusal.
+	// These operations are acknowledged after the last refusal.
 	w.run(t, r.what, []step{create("end"), write("end", 0, pattern(100, 99)), fsync("end")})
 	w.match(t, r.fs, r.what)
 	r.crash()
@@ -154,7 +151,7 @@ func refuse(t *testing.T, s shape, op nvmf.Opcode, first, shift int, executed bo
 	return int(count.Load()), failed
 }
 
-// requireErrno expects that err is the errno of one of the statuses from..to.
+// requireErrno checks that err is the errno of one of the statuses from..to.
 func requireErrno(t *testing.T, err error, from, to int, what string) {
 	var got syscall.Errno
 	require.True(t, errors.As(err, &got), "%s: %v", what, err)

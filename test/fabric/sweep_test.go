@@ -15,8 +15,7 @@ import (
 type fault struct {
 	name   string
 	action func(n int) wiretest.Action
-	// sample is how many moments are tried without -all, for each direction
-	// and shape.
+	// sample is the number of PDUs tried without -all, for each direction and shape.
 	sample int
 }
 
@@ -24,7 +23,7 @@ func always(a wiretest.Action) func(int) wiretest.Action {
 	return func(int) wiretest.Action { return a }
 }
 
-// faults that the application must not notice but for a pause.
+// faults are faults that only cause a pause for the application.
 var faults = []fault{
 	{"cut before", always(wiretest.Cut(0)), 3},
 	{"cut in the middle", always(wiretest.Cut(wiretest.Middle)), 3},
@@ -39,8 +38,7 @@ var faults = []fault{
 	{"frozen", always(wiretest.Freeze(10 * time.Millisecond)), 1},
 }
 
-// sweep calls run for n = 1, 2, 3, ... until it returns false, or for a sample
-// of about most of the seen that there are.
+// sweep calls run for n = 1, 2, 3, ... until it returns false, or for a sample of about limit of the seen PDUs.
 func sweep(t *testing.T, first, limit, seen int, run func(n int) bool) (runs int) {
 	stride := 1
 	if !*all {
@@ -62,7 +60,7 @@ func someShapes() []shape {
 	return shapes
 }
 
-// some is n, or 1 with -short.
+// some returns n, or 1 with -short.
 func some(n int) int {
 	if testing.Short() {
 		return 1
@@ -70,8 +68,7 @@ func some(n int) int {
 	return n
 }
 
-// TestSweep does each fault to PDU 1, 2, 3, ... of the workload, in each
-// direction.
+// TestSweep injects each fault at PDU 1, 2, 3, ... of the workload, in each direction.
 func TestSweep(t *testing.T) {
 	for _, s := range someShapes() {
 		seen := lengthOf(t, s)
@@ -91,7 +88,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// lengthOf returns how many PDUs the workload takes in each direction.
+// lengthOf returns the number of PDUs of the workload in each direction.
 func lengthOf(t *testing.T, s shape) (seen [2]int) {
 	r := newRig(t, s, "undisturbed")
 	defer r.close()
@@ -105,8 +102,7 @@ func lengthOf(t *testing.T, s shape) (seen [2]int) {
 	return seen
 }
 
-// strikeOnce runs the workload with a fault at PDU n; it returns false if it
-// was over before.
+// strikeOnce runs the workload with a fault at PDU n. It returns false if the workload has fewer PDUs.
 func strikeOnce(t *testing.T, s shape, f fault, to wiretest.Direction, n int) bool {
 	r := newRig(t, s, fmt.Sprintf("%s, PDU %d %s", f.name, n, to))
 	defer r.close()

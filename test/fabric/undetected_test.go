@@ -17,16 +17,16 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// outcome is what became of a byte that was damaged without digests.
+// outcome is the effect of a byte that was damaged without digests.
 type outcome int
 
 const (
-	nothing  outcome = iota // all is there: noticed and repeated, or it did not matter
+	nothing  outcome = iota // no loss: detected and repeated, or without effect
 	refused                 // an operation failed with an errno
-	reported                // a file's bytes are EIO on the next mount
+	reported                // bytes of a file are EIO on the next mount
 	unusable                // the next mount fails
-	behind                  // the next mount shows a state before the last operations, without a word
-	wrong                   // wrong bytes, or names, without a word
+	behind                  // the next mount silently shows a state before the last operations
+	wrong                   // silently wrong bytes or names
 	outcomes
 )
 
@@ -34,9 +34,8 @@ var outcomeNames = [outcomes]string{"no difference", "errno", "EIO later", "no m
 
 func (o outcome) String() string { return outcomeNames[o] }
 
-// TestCorruptWithoutDigests damages one byte of one PDU. Whatever that is, no
-// read ever returns wrong bytes: the operation fails, or what was damaged is
-// EIO from then on. What goes unnoticed at the time is counted.
+// TestCorruptWithoutDigests damages one byte of one PDU. No read may ever return wrong bytes: the operation fails, or the damaged data is
+// EIO afterwards. Faults that are not detected at once are counted.
 func TestCorruptWithoutDigests(t *testing.T) {
 	s := shape{name: "no digests", lba: 4096, capsule: 8192}
 	seen := lengthOf(t, s)
@@ -72,8 +71,7 @@ func TestCorruptWithoutDigests(t *testing.T) {
 	}
 }
 
-// corruptOnce runs the workload with one byte damaged and returns which part of
-// which PDU that was, and what became of it.
+// corruptOnce runs the workload with one damaged byte. It returns the affected part of the PDU, and the outcome.
 func corruptOnce(t *testing.T, s shape, to wiretest.Direction, n, at int) (kind string, o outcome) {
 	r := newRig(t, s, fmt.Sprintf("byte %d of PDU %d, %s", at, n, to))
 	defer r.close()
@@ -90,7 +88,7 @@ func corruptOnce(t *testing.T, s shape, to wiretest.Direction, n, at int) (kind 
 	})
 	w := newWork(r.fs)
 	var states []map[string]*content
-	known := true // whether the last operation has had its effect
+	known := true // whether the effect of the last operation is known
 	do := func(st step) {
 		states = append(states, w.clone())
 		err := st.do(w)
@@ -107,9 +105,9 @@ func corruptOnce(t *testing.T, s shape, to wiretest.Direction, n, at int) (kind 
 	for _, st := range workload() {
 		do(st)
 	}
-	r.wire.Script(nil) // waits for a script that runs
+	r.wire.Script(nil) // waits for a running script
 	if !known {
-		do(mkdir("end")) // what was refused before has no effect after this
+		do(mkdir("end")) // a refused operation has no effect after this
 	}
 	states = append(states, w.clone())
 	r.crash()
@@ -118,7 +116,7 @@ func corruptOnce(t *testing.T, s shape, to wiretest.Direction, n, at int) (kind 
 		mounted = true
 		found := judge(t, fs, states, r.what)
 		if found == wrong && !known {
-			found = refused // it may have had, or a part of it
+			found = refused // the operation may have had its effect, or a part of it
 		}
 		o = max(o, found)
 	})
@@ -171,8 +169,7 @@ func (w *work) clone() map[string]*content {
 	return m
 }
 
-// judge compares what is mounted with the states there were, newest first.
-// Files that cannot be read count as damaged, not as wrong.
+// judge compares the mounted file system with earlier states, newest first. Unreadable files count as damaged, not as wrong.
 func judge(t *testing.T, fs *microfs.FS, states []map[string]*content, what string) outcome {
 	paths := names(t, fs, "")
 	for i := len(states) - 1; i >= 0; i-- {

@@ -15,15 +15,14 @@ import (
 	"nvmecr/microfs"
 )
 
-// work runs operations on a file system and on a model of it, which changes
-// only by what was acknowledged.
+// work runs operations on a file system and on a model, which changes by acknowledged operations only.
 type work struct {
 	fs    *microfs.FS
 	files map[string]*microfs.File
 	model map[string]*content
 }
 
-// content is what the model knows of a path.
+// content is the model's state of a path.
 type content struct {
 	dir  bool
 	link string
@@ -34,8 +33,7 @@ func newWork(fs *microfs.FS) *work {
 	return &work{fs: fs, files: map[string]*microfs.File{}, model: map[string]*content{}}
 }
 
-// step is one operation: it returns what the file system said, and has changed
-// the model accordingly.
+// step is one operation: it returns the result of the file system, and has changed the model accordingly.
 type step struct {
 	name string
 	do   func(w *work) error
@@ -170,7 +168,7 @@ func rename(from, to string) step {
 	}}
 }
 
-// symlink makes a link with a long target: a page of the log.
+// symlink creates a link with a long target, which fills a page of the log.
 func symlink(path string) step {
 	return step{"symlink " + path, func(w *work) error {
 		target := strings.Repeat("x", 3000) + path
@@ -188,7 +186,7 @@ func checkpoint() step {
 
 var errWrong = errors.New("wrong bytes were read")
 
-// readback reads a file whole, in pieces that do not fit its units.
+// readback reads a whole file in pieces that are not aligned to its units.
 func readback(path string) step {
 	return step{"read " + path, func(w *work) error {
 		c := w.model[path]
@@ -224,7 +222,7 @@ func compare(f *microfs.File, want []byte) error {
 	}
 }
 
-// pattern is n bytes that occur nowhere else.
+// pattern returns n bytes that occur nowhere else.
 func pattern(n int, seed uint32) []byte {
 	b := make([]byte, n)
 	x := seed*2654435761 + 1
@@ -235,8 +233,7 @@ func pattern(n int, seed uint32) []byte {
 	return b
 }
 
-// workload is a bit of everything that a checkpointing application and a shell
-// do, small and large.
+// workload has all kinds of operations of checkpointing applications and shells, small and large.
 func workload() []step {
 	steps := []step{
 		mkdir("d"),
@@ -259,7 +256,7 @@ func workload() []step {
 	)
 }
 
-// run does all steps; none may fail.
+// run executes all steps; none may fail.
 func (w *work) run(t testing.TB, what string, steps []step) {
 	for _, s := range steps {
 		require.NoError(t, s.do(w), "%s: %s", what, s.name)

@@ -17,10 +17,10 @@ import (
 //go:embed agent.py
 var agentScript string
 
-// Agent is the program by which the user's launchers start commands on other hosts.
+// Agent returns the program with which launchers start commands on other hosts.
 func (n *Network) Agent() string { return filepath.Join(n.dir, "agent.py") }
 
-// serveAgent starts what Agent asks for, until the test ends.
+// serveAgent starts the commands that Agent requests, until the test ends.
 func (n *Network) serveAgent() {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(n.dir, "agent")})
 	require.NoError(n.t, err)
@@ -36,7 +36,7 @@ func (n *Network) serveAgent() {
 				defer c.Close()
 				status := 255
 				if cmd, err := n.receive(c); err == nil {
-					_ = cmd.Run() // the status says it
+					_ = cmd.Run() // the status is in cmd
 					status = cmd.ProcessState.ExitCode()
 					for _, f := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
 						_ = f.(*os.File).Close()
@@ -48,7 +48,7 @@ func (n *Network) serveAgent() {
 	}()
 }
 
-// receive reads a request: which host, what command, and its standard files.
+// receive reads a request: host, command, and standard files.
 func (n *Network) receive(c *net.UnixConn) (*exec.Cmd, error) {
 	message, control := make([]byte, 64<<10), make([]byte, 128)
 	count, controlCount, _, _, err := c.ReadMsgUnix(message, control)

@@ -21,13 +21,13 @@ import (
 //go:embed host.sh
 var hostScript string
 
-// User is the user, and the group, as which commands run on hosts: nobody.
+// User is the id of the user, and of the group, of commands on hosts: nobody.
 const User = 65534
 
-// A Network is some hosts and what connects them.
+// A Network is a set of connected hosts.
 type Network struct {
 	t     testing.TB
-	dir   string // what hosts have in common of /tmp
+	dir   string // directory in /tmp that the hosts share
 	board *process
 	hosts map[string]*Host
 }
@@ -37,13 +37,13 @@ type Host struct {
 	Name    string
 	Address string
 
-	mac     string // the same after Boot, as others remember it
+	mac     string // kept by Boot, since other hosts cache it
 	network *Network
 	init    *process
 }
 
-// New makes hosts that share dir, which is the user's from then on, and takes them down when the test ends. Where the machine
-// cannot have hosts the test is skipped.
+// New creates hosts that share dir, which then belongs to the user. They are removed at the end of the test. The test is skipped if the
+// machine does not permit hosts.
 func New(t testing.TB, dir string, names ...string) *Network {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -76,7 +76,7 @@ func New(t testing.TB, dir string, names ...string) *Network {
 	return n
 }
 
-// writeFiles writes what differs from the machine's own files.
+// writeFiles writes the files that differ from the machine's own.
 func (n *Network) writeFiles() {
 	table := "127.0.0.1 localhost\n"
 	for name, h := range n.hosts {
@@ -93,7 +93,7 @@ func (n *Network) write(name, text string, mode os.FileMode) {
 	require.NoError(n.t, os.WriteFile(filepath.Join(n.dir, name), []byte(text), mode))
 }
 
-// chown gives the user what is in a directory.
+// chown gives the user the content of a directory.
 func chown(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, User, User))
@@ -149,28 +149,28 @@ func (h *Host) link(state string) {
 	require.NoError(h.network.t, call("nsenter --target "+strconv.Itoa(h.network.board.first)+" --net ip link set "+h.Name+" "+state))
 }
 
-// Kill is the power failure of a host: nobody gets another packet from it, and its processes are gone when it returns.
+// Kill cuts the power of a host: it sends no more packets, and its processes have ended when Kill returns.
 func (h *Host) Kill() {
 	h.network.t.Helper()
 	h.Cut()
 	h.init.end()
-	_ = call("nsenter --target " + strconv.Itoa(h.network.board.first) + " --net ip link delete " + h.Name) // it may have gone with the host's end
+	_ = call("nsenter --target " + strconv.Itoa(h.network.board.first) + " --net ip link delete " + h.Name) // may have been removed with the peer
 }
 
-// Boot starts a host again that was killed, with another boot id.
+// Boot starts a killed host again, with another boot id.
 func (h *Host) Boot() {
 	h.network.t.Helper()
 	h.network.write(h.Name+".boot", uuid.NewString()+"\n", 0o644)
 	require.NoError(h.network.t, h.start())
 }
 
-// A process is the first one of a namespace. It lives as long as its input is open.
+// A process is the first process of a namespace. It lives as long as its input is open.
 type process struct {
 	cmd   *exec.Cmd
 	first int // its id
 }
 
-// start starts it and waits for the line by which it says that it is ready.
+// start starts a process and waits until it prints that it is ready.
 func start(argv ...string) (*process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if _, err := cmd.StdinPipe(); err != nil { // closed when this process ends
@@ -192,17 +192,17 @@ func start(argv ...string) (*process, error) {
 	}
 	if children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.first)); err == nil && argv[len(argv)-1] != "read x" {
 		if child, err := strconv.Atoi(strings.TrimSpace(string(children))); err == nil {
-			p.first = child // of unshare --fork
+			p.first = child // child of unshare --fork
 		}
 	}
 	return p, nil
 }
 
-// end kills it, and all that is in its process namespace.
+// end kills the process, and all others in its PID namespace.
 func (p *process) end() {
 	_ = syscall.Kill(p.first, syscall.SIGKILL) // it may have ended
 	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait() // which says that it was killed
+	_ = p.cmd.Wait() // returns an error: killed
 }
 
 func call(line string) error {

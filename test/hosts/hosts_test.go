@@ -20,7 +20,7 @@ func output(argv []string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Hosts differ in what tells real ones apart, reach each other, and do not when a link is cut or a host killed.
+// TestHosts checks that hosts have different identities, reach each other, and do not after a cut or a kill.
 func TestHosts(t *testing.T) {
 	dir, err := os.MkdirTemp("", "hosts-")
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ while True:
 	assert.Equal(t, "0", again[4], "/tmp is new")
 }
 
-// A link with a rate and a delay is no faster than they say.
+// TestLimit checks that a link is not faster than its rate and delay.
 func TestLimit(t *testing.T) {
 	dir, err := os.MkdirTemp("", "hosts-")
 	require.NoError(t, err)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkMTU is that of links with a rate: frames as large as networks of clusters have.
+// linkMTU is the MTU of links with a rate: that of jumbo frames, as in networks of clusters.
 const linkMTU = 9000
 
-// linkQueue is how long a frame may wait to be sent before it is dropped, as in a switch whose buffer is full.
+// linkQueue is how long a frame may be queued before it is dropped, as in a switch with a full buffer.
 const linkQueue = 50 * time.Millisecond
 
 // Limit gives a host that has just been started a link with a rate, in bits a second, and a delay one way, each in both directions. This process forwards its frames,
@@ -44,12 +44,12 @@ func (h *Host) Limit(rate float64, delay time.Duration) {
 	go forward(near, far, rate, delay)
 }
 
-// openTap makes a network device in the network namespace of a process, whose frames are read and written.
+// openTap creates a TAP device in the network namespace of a process.
 func openTap(pid, name string) (tap int, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the thread is in another namespace
+		runtime.LockOSThread() // never unlocked: the thread is in another namespace
 		tap, err = openTapIn("/proc/"+pid+"/ns/net", name)
 	}()
 	<-done
@@ -85,7 +85,7 @@ type frame struct {
 	data []byte
 }
 
-// forward moves frames from one device to another: one after the other at a rate, each some time later. It ends with the devices.
+// forward forwards frames from one device to another at a rate, each after a delay. It ends with the devices.
 func forward(from, to int, rate float64, delay time.Duration) {
 	queue := make(chan frame, 1<<16)
 	go func() {
@@ -94,11 +94,11 @@ func forward(from, to int, rate float64, delay time.Duration) {
 			if wait := unix.NsecToTimespec(int64(time.Until(f.due))); wait.Nano() > 0 {
 				_ = unix.Nanosleep(&wait, nil)
 			}
-			_, _ = unix.Write(to, f.data) // a device that is down takes nothing
+			_, _ = unix.Write(to, f.data) // fails if the device is down
 		}
 	}()
 	defer close(queue)
-	var free time.Time // when the link has sent what it has
+	var free time.Time // when the link has sent all queued frames
 	for buffer := make([]byte, linkMTU+64); ; {
 		n, err := unix.Read(from, buffer)
 		if err != nil {

@@ -13,10 +13,9 @@ import (
 	"nvmecr/test/interop/guest"
 )
 
-// TestBenchBesideKernelHost: the benchmark has Linux's host with XFS among its peers. Target, ranks
-// and kernel are all in the guest, and without KVM its instructions are interpreted: that costs
-// what computes (our user space, checksums, the target) more than what copies, so the ratios
-// are no measure of a machine.
+// TestBenchBesideKernelHost runs the benchmark with Linux's host and XFS as a peer. Target, ranks and kernel are all in the guest.
+// Without KVM its instructions are interpreted, which slows computation (user space, checksums, the target) more than copying. So the
+// ratios are not those of a machine.
 func TestBenchBesideKernelHost(t *testing.T) {
 	command := demotest.Nvmecr(t)
 	bin := filepath.Dir(command)

@@ -20,14 +20,14 @@ import (
 // demoNQN is a subsystem with a namespace large enough for the demonstration.
 const demoNQN = "nqn.2014-08.org.nvmecr:interop-demo"
 
-// TestDemo is the demonstration over the targets of others: LAMMPS is killed,
-// starts again from its newest complete checkpoint, and ends with equal results.
+// TestDemo runs the demonstration with targets of others: LAMMPS is killed, restarts from its newest complete checkpoint, and has equal
+// results.
 func TestDemo(t *testing.T) {
 	if _, err := exec.LookPath("lmp"); err != nil {
 		t.Skip("LAMMPS (lmp) is not installed: make deps")
 	}
 	t.Run("SPDK", func(t *testing.T) {
-		rpc := startTransport(t, "--interrupt-mode") // leaves the cores to LAMMPS
+		rpc := startTransport(t, "--interrupt-mode") // keeps the cores free for LAMMPS
 		call(t, rpc, "nvmf_create_subsystem", params{"nqn": demoNQN, "serial_number": "INTEROPDEMO", "allow_any_host": true})
 		call(t, rpc, "bdev_malloc_create", params{"name": "demo", "num_blocks": uint64(256 * nvmf.MiB / 4096), "block_size": 4096})
 		call(t, rpc, "nvmf_subsystem_add_ns", params{"nqn": demoNQN, "namespace": params{"bdev_name": "demo"}})

@@ -36,9 +36,7 @@ func driverProgram(t *testing.T) string {
 	return program
 }
 
-// TestDriverAuthentication: the driver over SPDK proves who it is, over TCP.
-// What a target of Linux's agrees to is for the target to say, and not tried in
-// every way.
+// TestDriverAuthentication checks that the driver over SPDK authenticates over TCP. With Linux's target not all parameters are tried.
 func TestDriverAuthentication(t *testing.T) {
 	program := driverProgram(t)
 	forPeers(t, func(t *testing.T, r *running) {
@@ -47,7 +45,7 @@ func TestDriverAuthentication(t *testing.T) {
 		}
 		tests := "^TestPeerAuthentication$"
 		if r.ours != nil || r.auth.choose != nil {
-			tests += "/^([^e]|e[^v])" // not every way
+			tests += "/^([^e]|e[^v])" // not with all parameters
 		}
 		keys := filepath.Join(t.TempDir(), "keys")
 		line := fmt.Sprintln(r.auth.host, r.auth.keys.Host.Reveal(), r.auth.keys.Controller.Reveal())
@@ -61,7 +59,7 @@ func TestDriverAuthentication(t *testing.T) {
 	})
 }
 
-// TestDriverTLS: the driver over SPDK, and programs under the preload library with it, use TLS with SPDK's target.
+// TestDriverTLS checks that the driver over SPDK, and programs under the preload library with it, use TLS with SPDK's target.
 func TestDriverTLS(t *testing.T) {
 	program := driverProgram(t)
 	id, hosts := startSPDKTLS(t)
@@ -94,7 +92,7 @@ func TestDriverTLS(t *testing.T) {
 type driverGuest struct {
 	*guest.Guest
 	t    *testing.T
-	keys string // file of them for TestPeerAuthentication, or empty
+	keys string // key file for TestPeerAuthentication, or ""
 }
 
 func bootDriver(t *testing.T, o guest.Options) driverGuest {
@@ -111,8 +109,8 @@ func bootDriver(t *testing.T, o guest.Options) driverGuest {
 	return g
 }
 
-// test runs tests of the driver on a namespace that may be overwritten, and returns what
-// they print. take and bring are commands; see TestPeerLoss.
+// test runs tests of the driver on a namespace that may be overwritten, and returns their output. take and bring are commands; see
+// TestPeerLoss.
 func (g driverGuest) test(name, id, tests, take, bring string) (printed string) {
 	g.t.Run(name, func(t *testing.T) {
 		r := try(t, g.Guest, fmt.Sprintf(`cd /tmp
@@ -123,7 +121,7 @@ func (g driverGuest) test(name, id, tests, take, bring string) (printed string) 
 		assert.Contains(t, r.Stdout, "--- PASS")
 		assert.NotRegexp(t, "(?m)^--- SKIP", r.Stdout)
 		for _, line := range strings.Split(r.Stdout, "\n") {
-			if strings.Contains(line, "peer_test.go") || strings.Contains(line, "silent_test.go") { // what users are told
+			if strings.Contains(line, "peer_test.go") || strings.Contains(line, "silent_test.go") { // messages for users
 				t.Log(strings.TrimSpace(line))
 			}
 		}
@@ -131,14 +129,13 @@ func (g driverGuest) test(name, id, tests, take, bring string) (printed string) 
 	return printed
 }
 
-// testKeys tests authentication at a subsystem that lets in a host with its keys, in
-// groups. Large ones, and the conformance with keys for each queue, take long in a slow
-// guest.
+// testKeys tests authentication at a subsystem for a host with its keys, in groups. Large groups, and the conformance tests with keys for
+// each queue, take long in a slow guest.
 func (g driverGuest) testKeys(id, host string, keys dhchap.Keys, groups string) {
 	g.input("/tmp/keys", "%s %s %s\n", host, keys.Host.Reveal(), keys.Controller.Reveal())
 	g.keys = "/tmp/keys"
 	printed := g.test("keys", id, "^TestPeerAuthentication$/(key|secret)|^TestPeerAuthentication$/^every way$/SHA-384 ("+groups+")", "", "")
-	if printed == "" { // it was not to run
+	if printed == "" { // not selected
 		return
 	}
 	for _, name := range []string{"every_way/SHA-384_ffdhe2048_mutual=true", "wrong_key", "target's_key_is_wrong", "no_secret"} {
@@ -155,14 +152,14 @@ const (
 	stopped      = "^TestPeerStopped$"
 )
 
-// driveAddress is where the guest has its drive.
+// driveAddress is the PCI address of the guest's drive.
 const driveAddress = "0000:01:00.0"
 
 func driveID(nsid uint32) string {
 	return fmt.Sprintf("trtype:PCIe traddr:%s ns:%d", driveAddress, nsid)
 }
 
-// bindDrive gives the drive to one of the kernel's drivers for user space.
+// bindDrive binds the drive to one of the kernel's drivers for user space.
 func bindDrive(driver string) string {
 	return fmt.Sprintf(`drive=%s driver=%s
 		for i in $(seq 150); do [ -e /sys/bus/pci/devices/$drive ] && break; sleep 0.2; done
@@ -171,9 +168,8 @@ func bindDrive(driver string) string {
 		[ -e /sys/bus/pci/drivers/$driver/$drive ]`, driveAddress, driver)
 }
 
-// snatchDrive takes the drive away without a word to the kernel, as somebody does
-// who draws it out: it makes the port cut off the power of the slot. The port tells
-// the kernel when it is gone.
+// snatchDrive removes the drive without notice, as if it were pulled out: it makes the port cut off the power of the slot. The port
+// notifies the kernel afterwards.
 const snatchDrive = `cd $(readlink -f /sys/bus/pci/devices/` + driveAddress + `/..)
 	byte() { od -An -tu1 -j $1 -N 1 config | tr -d ' '; }
 	at=$(byte 52) # the first capability
@@ -183,9 +179,9 @@ const snatchDrive = `cd $(readlink -f /sys/bus/pci/devices/` + driveAddress + `/
 	printf "$(printf '\\%03o\\%03o' $(byte $at) $high)" | dd of=config bs=2 seek=$((at / 2)) conv=notrunc 2>/dev/null
 	`
 
-// A drivePath is a way to a local drive.
+// A drivePath is a way to access a local drive.
 type drivePath struct {
-	driver  string // of the kernel, for user space
+	driver  string // driver of the kernel for user space
 	modules []string
 	args    []string
 	append  string
@@ -193,14 +189,12 @@ type drivePath struct {
 
 var drivePaths = []drivePath{
 	{driver: "uio_pci_generic", modules: []string{"uio_pci_generic"}},
-	// SPDK uses virtual addresses only where all of them fit. Without KVM the
-	// timer's interrupts cannot be remapped.
+	// SPDK uses virtual addresses only if all of them fit. Without KVM the interrupts of the timer cannot be remapped.
 	{driver: "vfio-pci", modules: []string{"vfio-pci", "vfio_iommu_type1 allow_unsafe_interrupts=1"},
 		args: []string{"-device", "intel-iommu,aw-bits=48,intremap=off"}, append: "intel_iommu=on"},
 }
 
-// TestDriverOverPCIe: a local drive with two namespaces, which is taken away in
-// several ways.
+// TestDriverOverPCIe tests a local drive with two namespaces, which is removed in several ways.
 func TestDriverOverPCIe(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
 		for _, path := range drivePaths {
@@ -223,7 +217,7 @@ func testDrive(t *testing.T, k guest.Kernel, path drivePath) {
 		{"pulled", fmt.Sprintf("(echo device_del ssd; sleep 1) | nc %s %d >/dev/null", guest.Gateway, monitor)},
 		{"snatched", "sh /tmp/snatch"},
 	} {
-		if i > 0 { // back with it
+		if i > 0 { // put it back
 			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", fmt.Sprint(monitor)))
 			require.NoError(t, err)
 			_, err = fmt.Fprintf(conn, "device_add %s\n", drive)
@@ -235,8 +229,7 @@ func testDrive(t *testing.T, k guest.Kernel, path drivePath) {
 	}
 }
 
-// drive is what QEMU is told of the drive. Its namespaces are the subsystem's, which
-// stays where it is.
+// drive is QEMU's argument for the drive. Its namespaces belong to the subsystem, which stays.
 const drive = "nvme,id=ssd,serial=INTEROP,bus=socket,mdts=7,subsys=subsystem"
 
 // bootDrive boots a guest with a drive, and returns it with the port of QEMU's
@@ -244,7 +237,7 @@ const drive = "nvme,id=ssd,serial=INTEROP,bus=socket,mdts=7,subsys=subsystem"
 func bootDrive(t *testing.T, k guest.Kernel, path drivePath) (g driverGuest, monitor int) {
 	monitor = freePort(t)
 	args := append(path.args, "-device", "pcie-root-port,id=socket,slot=1,chassis=1",
-		"-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off", // the kernel listens to the port
+		"-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off", // the kernel handles hotplug of the port
 		"-monitor", fmt.Sprintf("tcp:%s,server=on,wait=off", net.JoinHostPort("127.0.0.1", fmt.Sprint(monitor))))
 	args = append(args, "-device", "nvme-subsys,id=subsystem", "-device", drive)
 	for i, lba := range lbaSizes {
@@ -257,7 +250,7 @@ func bootDrive(t *testing.T, k guest.Kernel, path drivePath) (g driverGuest, mon
 	return bootDriver(t, guest.Options{Kernel: k, Modules: path.modules, Args: args, Append: path.append}), monitor
 }
 
-// rdmaOptions are those of a guest with an RDMA device in software.
+// rdmaOptions returns the options of a guest with an RDMA device in software.
 func rdmaOptions(k guest.Kernel, modules ...string) guest.Options {
 	o := guest.Options{Kernel: k, Modules: append(modules, "rdma_rxe", "rdma_ucm", "ib_uverbs"), Programs: []string{"rdma"}, Files: map[string]string{}}
 	providers, _ := filepath.Glob("/usr/lib/*/libibverbs/librxe-*.so")
@@ -276,12 +269,11 @@ func bootRDMA(t *testing.T, o guest.Options) driverGuest {
 	return g
 }
 
-// guestAddress is a guest's on its own network.
+// guestAddress is the address of a guest on its own network.
 const guestAddress = "10.0.2.15"
 
-// A lossyNetwork is one between the guest and itself that loses a packet of a
-// hundred each way, with an RDMA device at either end. What the kernel sends to
-// an address of its own stays within it, so it is told another way to each.
+// lossyNetwork sets up a network between the guest and itself that loses one of a hundred packets each way, with an RDMA device at either
+// end. Routing rules are needed since the kernel keeps packets to its own addresses within itself.
 const lossyNetwork = `set -e
 	ip() { %s "$@"; } # not the shell's own, which know less
 	tc() { %s "$@"; }
@@ -297,8 +289,8 @@ const lossyNetwork = `set -e
 	}
 	end near 10.9.0.1 10.9.0.2 101; end far 10.9.0.2 10.9.0.1 102`
 
-// slowNetwork makes it lose nothing, but what asks for a connection, a datagram (opcode
-// 0x64), takes longer than the second that SPDK waits for an answer.
+// slowNetwork stops the loss, and delays a connection request, a datagram with opcode 0x64, by more than the second that SPDK waits for
+// an answer.
 const slowNetwork = `set -e
 	tc() { %s "$@"; }
 	tc qdisc del dev far root
@@ -307,14 +299,14 @@ const slowNetwork = `set -e
 	tc filter add dev near parent 1: protocol ip u32 match u8 0x64 0xff at 28 flowid 1:1
 	tc qdisc add dev near parent 1:1 netem delay 1500ms`
 
-// farAddress is that of its other end.
+// farAddress is the address of the other end of that network.
 const farAddress = "10.9.0.2"
 
 func rdmaID(address, nqn string) string {
 	return fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", address, nvmetPort, nqn)
 }
 
-// TestDriverOverRDMA: Linux's target, whose port and namespace go.
+// TestDriverOverRDMA tests Linux's target, whose port and namespace are removed.
 func TestDriverOverRDMA(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
 		o := rdmaOptions(k, append(nvmetModules(k), "nvmet_rdma", "veth", "sch_netem", "sch_prio", "cls_u32")...)
@@ -349,14 +341,13 @@ func TestDriverOverRDMA(t *testing.T) {
 		g.test("port gone for a while", id(nqn), loss, "rm "+link, fmt.Sprintf("ln -s %s/subsystems/%s %s", nvmet, nqn, link))
 		enable := fmt.Sprintf(" >%s/subsystems/%s/namespaces/1/enable", nvmet, nqn)
 		g.test("namespace gone for a while", id(nqn), loss, "echo 0"+enable, "echo 1"+enable)
-		// To take away an RDMA device in software the kernel waits until nobody uses it,
-		// and it works until then; one without its network does not.
+		// To remove an RDMA device in software the kernel waits for its users, for whom it works until then. A device without its network
+		// does not work.
 		g.test("device gone", rdmaID(farAddress, nqn), loss, guest.Find("ip")+" link del near >/dev/null 2>&1 &", "")
 	})
 }
 
-// spdkConfig is what SPDK's target over RDMA starts with: a subsystem for everybody,
-// and one for a host with a key.
+// spdkConfig is the configuration of SPDK's target over RDMA: a subsystem for everybody, and one for a host with a key.
 const spdkConfig = `{"subsystems": [
 	{"subsystem": "keyring", "config": [
 		{"method": "keyring_file_add_key", "params": {"name": "host", "path": "/tmp/host.key"}},
@@ -376,14 +367,13 @@ const spdkConfig = `{"subsystems": [
 		{"method": "nvmf_subsystem_add_listener", "params": {"nqn": "%[4]s",
 			"listen_address": {"trtype": "RDMA", "adrfam": "IPv4", "traddr": "%[2]s", "trsvcid": "%[3]d"}}}]}]}`
 
-// input writes a file in the guest that nobody else may read.
+// input writes a private file in the guest.
 func (g driverGuest) input(path, format string, args ...any) {
 	_, err := g.RunInput(g.t.Context(), fmt.Sprintf("umask 077; cat >%s", path), fmt.Appendf(nil, format, args...))
 	require.NoError(g.t, err)
 }
 
-// startSPDKTarget starts SPDK's target in the guest. host has to prove who it is with
-// the keys for authNQN.
+// startSPDKTarget starts SPDK's target in the guest. host has to authenticate with the keys for authNQN.
 func (g driverGuest) startSPDKTarget(program, host string, keys dhchap.Keys) {
 	g.input("/tmp/host.key", "%s", keys.Host.Reveal())
 	g.input("/tmp/target.key", "%s", keys.Controller.Reveal())
@@ -394,7 +384,7 @@ func (g driverGuest) startSPDKTarget(program, host string, keys dhchap.Keys) {
 		spdklib.Variable, os.Getenv(spdklib.Variable), program)
 }
 
-// TestDriverOverRDMAToSPDK: SPDK on both ends; its target is stopped, and killed.
+// TestDriverOverRDMAToSPDK tests SPDK on both ends; its target is stopped, and killed.
 func TestDriverOverRDMAToSPDK(t *testing.T) {
 	program := spdkProgram(t, "nvmf_tgt")
 	forKernels(t, func(t *testing.T, k guest.Kernel) {

@@ -42,7 +42,7 @@ cold() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 digest() { cat "$@" | sha256sum; }
 `
 
-// A step is a script in the guest and patterns that its output has.
+// A step is a script in the guest, with patterns that its output must match.
 type step struct {
 	name, script string
 	want         []string
@@ -51,8 +51,7 @@ type step struct {
 // longSteps are left out with only one of the digests.
 var longSteps = []string{"large transfers around the page cache", "ext4", "XFS"}
 
-// hostSteps are what nvme-cli and the kernel are asked to do with the
-// subsystem $nqn, whose blocks have $lba bytes, once it is connected.
+// hostSteps are operations of nvme-cli and the kernel on the connected subsystem $nqn, whose blocks have $lba bytes.
 var hostSteps = []step{
 	{"id-ctrl", `nvme id-ctrl $(controller)`,
 		[]string{`(?m)^subnqn\s*: nqn.2014-08.org.nvmecr:interop-`, `(?m)^mdts\s*: 8$`, `(?m)^ver\s*: 0x10400$`, `(?m)^nn\s*: \d+`, `(?m)^vwc\s*: `}},
@@ -61,7 +60,7 @@ var hostSteps = []step{
 	{"namespaces and their names", `nvme list-ns $(controller); for n in 1 2 7; do nvme ns-descs $(device $n) -n $n; done; cat /sys/block/nvme*n*/uuid | sort -u | wc -l`,
 		[]string{`0x1\n.*0x2\n.*0x7\n`, `(?m)^uuid\s*: [0-9a-f-]{36}`, `(?m)^3$`}},
 	{"nvme list", `nvme list; nvme list-subsys`, []string{`nvme0n1`, `live`}},
-	// Not show-regs, which nvme-cli 2.3 cannot do with any target over a fabric.
+	// Not show-regs, which in nvme-cli 2.3 fails with all targets over a fabric.
 	{"properties", `for o in 0 8 0x14 0x1c 0x38; do nvme get-property $(controller) -o $o; done`,
 		[]string{`0x08 \(Version\), value: 10400`, `0x1c \(Controller Status\), value: 1\n`, `Invalid Field`}},
 	{"logs", `nvme smart-log $(controller) && nvme error-log $(controller) && nvme fw-log $(controller)`, []string{`critical_warning\s*: 0\b`}},
@@ -102,8 +101,7 @@ var hostSteps = []step{
 	{"nvme reset", `nvme reset $(controller) && await live && nvme read $(device 2) -s 0 -c 0 -z $lba -d /tmp/in`, []string{`read: Success`}},
 }
 
-// fileSystem makes a file system, copies files and removes some, and compares
-// after it was mounted anew.
+// fileSystem creates a file system, copies files, removes some, and compares the others after another mount.
 func fileSystem(mkfs, kind, check string) string {
 	return fmt.Sprintf(`
 		d=$(device 1)
@@ -149,8 +147,7 @@ func hostModules(k guest.Kernel) []string {
 	return all
 }
 
-// testLinuxAuthentication has Linux's host prove who it is, on every queue and
-// after a reconnection, and has it refuse and be refused.
+// testLinuxAuthentication authenticates Linux's host on every queue and after a reconnection, and tests refusals in both directions.
 func testLinuxAuthentication(t *testing.T, g *guest.Guest, r *running) {
 	a, right := r.auth, "-S '"+r.auth.keys.Host.Reveal()+"'"
 	other := dhchap.NewSecret(dhchap.SHA256).Reveal()
@@ -176,7 +173,7 @@ func testLinuxAuthentication(t *testing.T, g *guest.Guest, r *running) {
 	}
 }
 
-// settings are the variables that scripts use.
+// settings returns the variables of scripts.
 func settings(r *running, lba nvmf.Bytes) string {
 	id := r.subsystems[lba]
 	return fmt.Sprintf("lba=%d port=%s nqn=%s host=%s id=%s\n", lba, id.Service, id.SubNQN,

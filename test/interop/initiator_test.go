@@ -75,8 +75,7 @@ func testSubsystem(t *testing.T, id nvmf.TransportID, lba nvmf.Bytes, several bo
 	t.Run("reservations", func(t *testing.T) { testReservations(t, id) })
 }
 
-// testNamespaces writes something else to each namespace of a subsystem, all
-// of them open at once.
+// testNamespaces writes different data to each namespace of a subsystem, with all of them open.
 func testNamespaces(t *testing.T, id nvmf.TransportID) {
 	var queues []nvmf.Queue
 	identities := map[uuid.UUID]bool{}
@@ -143,8 +142,7 @@ func testReservations(t *testing.T, id nvmf.TransportID) {
 	}})
 }
 
-// testAuthentication tries every hash and group, with and without the proof of
-// the target, and what each end has to refuse.
+// testAuthentication tries every hash and group, with and without authentication of the target, and the refusals of each end.
 func testAuthentication(t *testing.T, a *authenticating) {
 	for _, mutual := range []bool{false, true} {
 		for _, hash := range []dhchap.Hash{dhchap.SHA256, dhchap.SHA384, dhchap.SHA512} {
@@ -179,7 +177,7 @@ func testAuthentication(t *testing.T, a *authenticating) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, err := tcp.Open(t.Context(), a.id, options{HostNQN: a.host, Keys: wrong})
-			if errors.Is(err, nvmf.ErrUnreachable) { // Linux often cuts a host with a wrong key off before it says so
+			if errors.Is(err, nvmf.ErrUnreachable) { // Linux often disconnects a host with a wrong key before it sends the reason
 				text = "the wrong key"
 			} else {
 				require.ErrorIs(t, err, nvmf.ErrAuthentication)
@@ -189,7 +187,7 @@ func testAuthentication(t *testing.T, a *authenticating) {
 	}
 }
 
-// use writes and reads a block by a queue of its own, and closes the device.
+// use writes and reads a block through another queue, and closes the device.
 func use(t *testing.T, d *tcp.Device) {
 	q, err := d.OpenQueue(t.Context(), 4)
 	require.NoError(t, err)

@@ -19,10 +19,10 @@ import (
 	"nvmecr/test/interop/guest"
 )
 
-// A tlsGuest is a guest in which tlshd shakes hands for the kernel.
+// A tlsGuest is a guest in which tlshd performs TLS handshakes for the kernel.
 type tlsGuest struct{ *guest.Guest }
 
-// kernelTLS are the modules with which the kernel encrypts.
+// kernelTLS are the kernel's modules for encryption.
 var kernelTLS = []string{"tls", "ctr", "ghash_generic", "gcm"}
 
 const tlshdConfig = `[debug]
@@ -33,7 +33,8 @@ nl=0
 keyrings=.nvme
 `
 
-// bootTLS boots Linux with tlshd, which knows the keys of hosts: of 256 bits, since longer ones take a newer GnuTLS than Debian 12's.
+// bootTLS boots Linux with tlshd, which has the keys of hosts: only of 256 bits, since longer ones need a newer GnuTLS than Debian 12
+// has.
 func bootTLS(t *testing.T, k guest.Kernel, hosts []tlsHost, o guest.Options) tlsGuest {
 	if k.Version != "" && !k.Has("NVME_TCP_TLS") {
 		t.Skip("this kernel has no TLS for NVMe (6.7 or newer)")
@@ -64,7 +65,7 @@ func bootTLS(t *testing.T, k guest.Kernel, hosts []tlsHost, o guest.Options) tls
 	return g
 }
 
-// TestTLSFromLinux: Linux's host uses TLS with our target.
+// TestTLSFromLinux tests Linux's host with TLS at our target.
 func TestTLSFromLinux(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
 		to, hosts := startOursTLS(t)
@@ -87,7 +88,7 @@ func TestTLSFromLinux(t *testing.T) {
 	})
 }
 
-// TestTLSToLinux: our initiator uses TLS with Linux's target.
+// TestTLSToLinux tests our initiator with TLS at Linux's target.
 func TestTLSToLinux(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
 		h := tlsHost{nqn: newHost(), subsystem: tlsNQN, key: tlspsk.New(false)}

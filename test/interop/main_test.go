@@ -16,12 +16,10 @@ import (
 	"nvmecr/test/interop/guest"
 )
 
-// limit is what any one script or program may take; a guest without KVM on a
-// busy machine is slow.
+// limit is the time limit of a script or program; a guest without KVM on a busy machine is slow.
 const limit = 10 * time.Minute
 
-// kernels are those that there are; a stand-in says what is missing, so that
-// it is skipped, not forgotten.
+// kernels returns the installed kernels. Without any it returns a placeholder, so that the tests are reported as skipped.
 func kernels(t *testing.T) []guest.Kernel {
 	all, err := guest.Kernels("../../build/kernels")
 	require.NoError(t, err)
@@ -51,7 +49,7 @@ func kernelName(k guest.Kernel) string {
 	return "Linux " + k.Version
 }
 
-// boot starts a guest that ends with the test.
+// boot starts a guest until the end of the test.
 func boot(t *testing.T, o guest.Options) *guest.Guest {
 	t.Helper()
 	if o.Kernel.Version == "" {
@@ -76,7 +74,7 @@ func boot(t *testing.T, o guest.Options) *guest.Guest {
 	return g
 }
 
-// sh runs a script in a guest, which has to succeed, and returns its output.
+// sh runs a script in a guest, which must succeed, and returns its output.
 func sh(t *testing.T, g *guest.Guest, format string, args ...any) string {
 	t.Helper()
 	script := fmt.Sprintf(format, args...)

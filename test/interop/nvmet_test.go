@@ -11,8 +11,8 @@ import (
 	"nvmecr/test/interop/guest"
 )
 
-// nvmetModules are Linux's target, what its namespaces are on, and what it
-// needs for authentication where it was built with that.
+// nvmetModules returns the modules of Linux's target, of the devices of its namespaces, and of authentication if the kernel supports
+// that.
 func nvmetModules(k guest.Kernel) []string {
 	all := []string{"null_blk nr_devices=0", "nvmet", "nvmet_tcp"}
 	if k.Has("NVME_TARGET_AUTH") {
@@ -59,7 +59,7 @@ serve() { ln -s $nvmet/subsystems/$1 $nvmet/ports/${2:-1}/subsystems/$1; }
 
 const nvmetPort = 4420
 
-// port is a script that makes the port.
+// port returns a script that creates the port.
 func port() string {
 	return fmt.Sprintf(`
 		mkdir $nvmet/ports/1
@@ -68,9 +68,8 @@ func port() string {
 	`, nvmetPort)
 }
 
-// startNvmet boots Linux with a target: of each subsystem the first namespace
-// is a block device, the second has a volatile cache, and of 4096 bytes the last
-// is a file.
+// startNvmet boots Linux with a target. The first namespace of each subsystem is a block device, the second one has a volatile cache, and
+// with blocks of 4096 bytes the last one is a file.
 func startNvmet(t *testing.T, k guest.Kernel) *running {
 	g := boot(t, guest.Options{Kernel: k, Modules: nvmetModules(k), Ports: []int{nvmetPort}})
 	sh(t, g, "%s", nvmetFunctions+port())
@@ -95,7 +94,7 @@ func startNvmet(t *testing.T, k guest.Kernel) *running {
 	return r
 }
 
-// nvmetAuth makes the subsystem that asks for authentication.
+// nvmetAuth creates the subsystem that requires authentication.
 func nvmetAuth(t *testing.T, g *guest.Guest) *authenticating {
 	a := &authenticating{id: at(g.Port(nvmetPort), authNQN), host: newHost(), keys: newKeys(), groups: allGroups}
 	sh(t, g, "%s", nvmetFunctions+fmt.Sprintf(`
@@ -107,7 +106,7 @@ func nvmetAuth(t *testing.T, g *guest.Guest) *authenticating {
 	return a
 }
 
-// nvmetChoice is a script that says how a host is to prove who it is.
+// nvmetChoice returns a script that sets hash and group for the authentication of a host.
 func nvmetChoice(host string, h dhchap.Hash, group dhchap.Group) string {
 	return fmt.Sprintf(`cd /sys/kernel/config/nvmet/hosts/%s; echo 'hmac(%s)' >dhchap_hash && echo %s >dhchap_dhgroup`,
 		host, spdkName(h.String()), spdkName(group.String()))

@@ -18,42 +18,39 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// size is that of every namespace of others.
+// size is the size of every namespace of other targets.
 const size = 64 * nvmf.MiB
 
-// nsids of the namespaces of each subsystem: they need not follow each other.
+// nsids are the namespace ids of each subsystem, which need not be consecutive.
 var nsids = []uint32{1, 2, 7}
 
-// A peer is a target of some kind; start starts one that ends with the test,
-// or skips the test where it cannot.
+// A peer is a kind of target. start starts one until the end of the test, or skips the test if it cannot.
 type peer struct {
 	name  string
 	start func(t *testing.T) *running
 }
 
-// running is a target that runs.
+// running is a running target.
 type running struct {
 	// subsystems by the LBA size of their namespaces, which have the NSIDs of nsids.
 	subsystems map[nvmf.Bytes]nvmf.TransportID
-	// ours is the target where it is our own.
+	// ours is the target if it is our own.
 	ours *target.Target
-	// auth is the subsystem that asks for authentication, nil for none.
+	// auth is the subsystem that requires authentication; nil if there is none.
 	auth *authenticating
 }
 
-// authenticating is a subsystem that lets in one host, which has to prove who
-// it is and is proved who the target is.
+// authenticating is a subsystem for one host, with mutual authentication.
 type authenticating struct {
 	id     nvmf.TransportID
-	host   string // its NQN
+	host   string // NQN of the host
 	keys   dhchap.Keys
-	groups []dhchap.Group // that it takes
-	// choose makes the target use a hash and group, where it is the target's
-	// to be told; nil where what the host offers is enough.
+	groups []dhchap.Group // groups that the target supports
+	// choose makes the target use a hash and group, if it has such a setting; nil if the offer of the host decides.
 	choose func(t *testing.T, h dhchap.Hash, g dhchap.Group)
 }
 
-// peers are all that there may be.
+// peers returns all kinds of targets.
 func peers(t *testing.T) []peer {
 	all := []peer{{"nvmecr", startOurs}, {"SPDK", startSPDK}}
 	for _, k := range kernels(t) {
@@ -69,7 +66,7 @@ func forPeers(t *testing.T, test func(t *testing.T, r *running)) {
 	}
 }
 
-// startNamed takes the target that the environment names.
+// startNamed uses the target of the environment variable.
 func startNamed(t *testing.T) *running {
 	s := os.Getenv("NVMECR_TEST_TARGET")
 	if s == "" {
@@ -82,7 +79,7 @@ func startNamed(t *testing.T) *running {
 	return &running{subsystems: map[nvmf.Bytes]nvmf.TransportID{d.Identity().LBASize: id}}
 }
 
-// at is a subsystem on 127.0.0.1.
+// at returns a subsystem on 127.0.0.1.
 func at(port int, nqn string) nvmf.TransportID {
 	return nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", Service: strconv.Itoa(port), SubNQN: nqn, NSID: 1}
 }
@@ -130,7 +127,7 @@ func startOurs(t *testing.T) *running {
 	return r
 }
 
-// memory is a namespace large enough for XFS.
+// memory returns a namespace large enough for XFS.
 func memory(t *testing.T, nsid uint32, lba nvmf.Bytes) target.Namespace {
 	b, err := target.NewMemory(320*nvmf.MiB, lba)
 	require.NoError(t, err)

@@ -15,8 +15,7 @@ import (
 	"nvmecr/test/interop/guest"
 )
 
-// TestLongTemporaryDirectory: peers start also where the paths of temporary files are longer
-// than the name of a socket can be.
+// TestLongTemporaryDirectory checks that peers also start if paths of temporary files are longer than the name of a socket can be.
 func TestLongTemporaryDirectory(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
 	require.NoError(t, os.Mkdir(long, 0o700))
@@ -30,8 +29,7 @@ func TestLongTemporaryDirectory(t *testing.T) {
 	})
 }
 
-// TestSPDKInGuest: a guest has the libraries of SPDK's programs, wherever pkg-config has found
-// them.
+// TestSPDKInGuest checks that a guest has the libraries of SPDK's programs, wherever pkg-config has found them.
 func TestSPDKInGuest(t *testing.T) {
 	program := spdkProgram(t, "nvmf_tgt")
 	g := boot(t, guest.Options{Kernel: kernels(t)[0], Programs: []string{program}})

@@ -16,7 +16,7 @@ import (
 	"nvmecr/test/interop/guest"
 )
 
-// TestProvision has the tests of `nvmecr admin` use real targets.
+// TestProvision runs the tests of `nvmecr admin` with real targets.
 func TestProvision(t *testing.T) {
 	t.Run("SPDK", func(t *testing.T) {
 		rpc := startTransport(t)
@@ -36,12 +36,11 @@ func TestProvision(t *testing.T) {
 		out := sh(t, g, "%s", nvmetFunctions+`
 			size=512; device files 4096; mkfs.ext4 -q /dev/files; mount -t ext4 /dev/files /mnt
 			NVMECR_TEST_NVMET=$nvmet NVMECR_TEST_NVMET_DIR=/mnt /provision -test.run '^(TestKernel|TestIsolation)$' -test.v 2>&1`)
-		require.NotRegexp(t, `--- SKIP: \w+ \(`, out) // whole tests
+		require.NotRegexp(t, `--- SKIP: \w+ \(`, out) // a skipped test
 	})
 }
 
-// compiled builds the tests of a package of provisioners, without the C library
-// so that they run anywhere.
+// compiled builds the tests of a provisioner, without the C library, so that they run anywhere.
 func compiled(t *testing.T, name string) string {
 	program := filepath.Join(t.TempDir(), name)
 	cmd := exec.Command("go", "test", "-c", "-o", program, "nvmecr/nvmf/provision/"+name)

@@ -23,7 +23,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestMain lets SPDK's programs find their libraries, and what looks for those for a guest.
+// TestMain sets the library path of SPDK's programs, also for copying the libraries to a guest.
 func TestMain(m *testing.M) {
 	if path := spdklib.Path("../.."); path != "" {
 		os.Setenv(spdklib.Variable, path)
@@ -44,7 +44,7 @@ func spdkProgram(t *testing.T, name string) string {
 	return path
 }
 
-// runTarget runs the target until standard input ends, also by our death.
+// runTarget runs the target until standard input ends, which happens at the latest when this process ends.
 const runTarget = `"$@" </dev/null >&2 &
 cat >/dev/null
 kill $! 2>/dev/null
@@ -74,7 +74,7 @@ func startProcess(t *testing.T, args ...string) *spdkTarget {
 	t.Cleanup(func() {
 		lifeline.Close()
 		kill := time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-		_ = cmd.Wait() // how it ends no longer matters
+		_ = cmd.Wait() // the status does not matter
 		kill.Stop()
 		if t.Failed() {
 			t.Log("SPDK's target said:\n" + shortest(said.Bytes()))
@@ -94,7 +94,7 @@ func startProcess(t *testing.T, args ...string) *spdkTarget {
 
 type params = map[string]any
 
-// call calls a method, which has to succeed.
+// call calls a method, which must succeed.
 func call(t *testing.T, rpc *spdkTarget, method string, p params) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -143,7 +143,7 @@ func spdkListen(t *testing.T, rpc *spdkTarget, nqn string, port int) {
 		"listen_address": params{"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": fmt.Sprint(port)}})
 }
 
-// spdkAuth makes the subsystem that asks for authentication.
+// spdkAuth creates the subsystem that requires authentication.
 func spdkAuth(t *testing.T, rpc *spdkTarget, port int) *authenticating {
 	a := &authenticating{id: at(port, authNQN), host: newHost(), keys: newKeys(), groups: allGroups}
 	addKey(t, rpc, "host", a.keys.Host)
@@ -156,14 +156,14 @@ func spdkAuth(t *testing.T, rpc *spdkTarget, port int) *authenticating {
 	return a
 }
 
-// addKey gives SPDK's target a key by a name.
+// addKey adds a key to SPDK's target under a name.
 func addKey(t *testing.T, rpc *spdkTarget, name string, key interface{ Reveal() string }) {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(key.Reveal()), 0o600))
 	call(t, rpc, "keyring_file_add_key", params{"name": name, "path": path})
 }
 
-// spdkName is SPDK's and Linux's name of a hash or group: "sha256", "null".
+// spdkName returns the name of a hash or group in SPDK and Linux: "sha256", "null".
 func spdkName(name string) string {
 	return strings.ToLower(strings.ReplaceAll(name, "-", ""))
 }

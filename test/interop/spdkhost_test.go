@@ -18,7 +18,7 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// digestFlags are those of Fabrics hosts.
+// digestFlags are the combinations of digests.
 var digestFlags = []struct {
 	name         string
 	header, data bool
@@ -26,8 +26,7 @@ var digestFlags = []struct {
 	{"no digests", false, false}, {"header digest", true, false}, {"data digest", false, true}, {"both digests", true, true},
 }
 
-// TestSPDKHost tests our target against SPDK's initiator: by its tools, and by
-// a target of SPDK's whose namespaces are on ours.
+// TestSPDKHost tests our target with SPDK's initiator: with its tools, and with a target of SPDK whose namespaces are on our target.
 func TestSPDKHost(t *testing.T) {
 	r := startOurs(t)
 	for _, lba := range lbaSizes {
@@ -41,7 +40,7 @@ func TestSPDKHost(t *testing.T) {
 	t.Run("conformance", func(t *testing.T) { testThroughSPDK(t, r) })
 }
 
-// spdkID is a transport id as SPDK's tools take it.
+// spdkID returns a transport id in the form of SPDK's tools.
 func spdkID(id nvmf.TransportID) string {
 	return fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%s subnqn:%s", id.Address, id.Service, id.SubNQN)
 }
@@ -83,7 +82,7 @@ func testPerf(t *testing.T, id nvmf.TransportID, header, data bool) {
 	}
 }
 
-// perf runs SPDK's benchmark and returns how many commands it did in a second.
+// perf runs SPDK's benchmark and returns the number of commands per second.
 func perf(t *testing.T, args ...string) float64 {
 	out := tool(t, "spdk_nvme_perf", args...)
 	found := regexp.MustCompile(`(?m)^Total\s*:\s+([0-9.]+)`).FindStringSubmatch(out)
@@ -93,9 +92,8 @@ func perf(t *testing.T, args ...string) float64 {
 	return rate
 }
 
-// testThroughSPDK runs the conformance at a target of SPDK's that has our
-// namespaces from its own initiator: what SPDK asks of our target and makes of
-// the answers is all that can be wrong.
+// testThroughSPDK runs the conformance tests on a target of SPDK that accesses our namespaces by its own initiator. So they test the
+// combination of SPDK's initiator and our target.
 func testThroughSPDK(t *testing.T, r *running) {
 	rpc := startTransport(t)
 	port := freePort(t)
@@ -111,8 +109,7 @@ func testThroughSPDK(t *testing.T, r *running) {
 	t.Run("authentication", func(t *testing.T) { testSPDKAuthentication(t, rpc, r.auth, port) })
 }
 
-// attach makes SPDK's initiator connect to a subsystem and returns the
-// subsystem of SPDK's by which the first of its namespaces is reached.
+// attach connects SPDK's initiator to a subsystem, and returns the SPDK subsystem that exports the first of its namespaces.
 func attach(t *testing.T, rpc *spdkTarget, id nvmf.TransportID, port int, name string, more params) nvmf.TransportID {
 	p := params{"name": name, "trtype": "TCP", "adrfam": "IPv4", "traddr": id.Address, "trsvcid": id.Service, "subnqn": id.SubNQN}
 	for k, v := range more {
@@ -124,15 +121,14 @@ func attach(t *testing.T, rpc *spdkTarget, id nvmf.TransportID, port int, name s
 	call(t, rpc, "nvmf_subsystem_add_ns", params{"nqn": nqn, "namespace": params{"bdev_name": name + "n1"}})
 	spdkListen(t, rpc, nqn, port)
 	t.Cleanup(func() {
-		ctx := context.Background() // that of the test has ended
+		ctx := context.Background() // the context of the test has ended
 		assert.NoError(t, rpc.Call(ctx, "nvmf_delete_subsystem", params{"nqn": nqn}, nil))
 		assert.NoError(t, rpc.Call(ctx, "bdev_nvme_detach_controller", params{"name": name}, nil))
 	})
 	return at(port, nqn)
 }
 
-// testSPDKAuthentication has SPDK's host prove who it is, with every hash and
-// every group that our target takes, both ways.
+// testSPDKAuthentication authenticates SPDK's host with every hash and group of our target, in one and in both directions.
 func testSPDKAuthentication(t *testing.T, rpc *spdkTarget, a *authenticating, port int) {
 	addKey(t, rpc, "right", a.keys.Host)
 	addKey(t, rpc, "target", a.keys.Controller)

@@ -21,13 +21,13 @@ import (
 	"nvmecr/nvmf/tlspsk"
 )
 
-// Subsystems with TLS. In the second one of our target hosts have to authenticate, too.
+// Subsystems with TLS. In the second one hosts of our target have to authenticate, too.
 const (
 	tlsNQN     = "nqn.2014-08.org.nvmecr:interop-tls"
 	tlsAuthNQN = tlsNQN + "-auth"
 )
 
-// A tlsHost is one that a subsystem with TLS lets in.
+// A tlsHost is a host of a subsystem with TLS.
 type tlsHost struct {
 	nqn       string
 	subsystem string
@@ -44,14 +44,14 @@ func (h *tlsHost) String() string {
 	return h.key.String()
 }
 
-// newTLSHosts makes hosts with a key of each length, and one that authenticates, too, in a subsystem.
+// newTLSHosts returns hosts with keys of each length, and one that also authenticates, in a subsystem.
 func newTLSHosts(t *testing.T, auth string) (hosts []tlsHost) {
 	for i := range 3 {
 		h := tlsHost{nqn: newHost(), subsystem: tlsNQN}
 		if i == 2 {
 			h.subsystem, h.keys = auth, newKeys()
 		}
-		for { // one of 256 SPDK takes for none
+		for { // SPDK rejects one of 256 random keys
 			h.key = tlspsk.New(i == 1)
 			_, derived, err := h.key.Derive(h.nqn, h.subsystem)
 			require.NoError(t, err)
@@ -64,7 +64,7 @@ func newTLSHosts(t *testing.T, auth string) (hosts []tlsHost) {
 	return hosts
 }
 
-// startSPDKTLS starts SPDK's target with a subsystem that takes TLS alone, and returns who may connect.
+// startSPDKTLS starts SPDK's target with a subsystem that requires TLS, and returns its hosts.
 func startSPDKTLS(t *testing.T) (nvmf.TransportID, []tlsHost) {
 	rpc := startTransport(t)
 	call(t, rpc, "nvmf_create_subsystem", params{"nqn": tlsNQN, "serial_number": "INTEROPTLS"})
@@ -84,13 +84,13 @@ func startSPDKTLS(t *testing.T) (nvmf.TransportID, []tlsHost) {
 	return at(port, tlsNQN), hosts
 }
 
-// A namedKey is one that SPDK knows by a name.
+// A namedKey is a key with its name in SPDK.
 type namedKey struct {
 	key  interface{ Reveal() string }
 	name string
 }
 
-// named returns the keys of a host by what SPDK calls them.
+// named returns the keys of a host by their names in SPDK.
 func (h *tlsHost) named(suffix string) map[string]namedKey {
 	all := map[string]namedKey{"psk": {h.key, "psk" + suffix}}
 	if !h.keys.Host.IsZero() {
@@ -100,7 +100,7 @@ func (h *tlsHost) named(suffix string) map[string]namedKey {
 	return all
 }
 
-// TestTLSToSPDK: our initiator uses TLS with SPDK's target.
+// TestTLSToSPDK tests our initiator with TLS at SPDK's target.
 func TestTLSToSPDK(t *testing.T) {
 	id, hosts := startSPDKTLS(t)
 	for i := range hosts {
@@ -121,7 +121,7 @@ func TestTLSToSPDK(t *testing.T) {
 	})
 }
 
-// refuseTLS tries what a target has to refuse.
+// refuseTLS tries connections that a target must refuse.
 func refuseTLS(t *testing.T, id nvmf.TransportID, h *tlsHost) {
 	wrong, stranger, without := h.options(), h.options(), h.options()
 	wrong.PSK = tlspsk.New(false)
@@ -156,7 +156,8 @@ func startOursTLS(t *testing.T) (port int, hosts []tlsHost) {
 	return addr.(*net.TCPAddr).Port, hosts
 }
 
-// TestTLSFromSPDK: SPDK's initiator uses TLS with our target: by its tools, and by a target of SPDK's whose namespace is on ours.
+// TestTLSFromSPDK tests SPDK's initiator with TLS at our target: with its tools, and with a target of SPDK whose namespace is on our
+// target.
 func TestTLSFromSPDK(t *testing.T) {
 	to, hosts := startOursTLS(t)
 	id := at(to, tlsNQN)

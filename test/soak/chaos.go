@@ -16,14 +16,14 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// An injection is a kind of fault that is injected into a testbed.
+// An injection is a kind of fault.
 type injection struct {
 	name   string
 	weight int
 	do     func(*chaos) (times int)
 }
 
-// What is done where there is a relay and a target of its own, and where not.
+// Faults of testbeds with a relay and an external target, and of others.
 var (
 	everywhere = []injection{
 		{"ranks killed", 6, (*chaos).killRank},
@@ -42,22 +42,22 @@ var (
 	}
 )
 
-// inTrees is what is done besides where all ranks have one tree.
+// inTrees are additional faults if all ranks have one tree.
 var inTrees = []injection{{"indexes killed", 4, (*chaos).killIndex}}
 
-// onMirrors is what is done besides where another target has all, too.
+// onMirrors are additional faults if targets are mirrored.
 var onMirrors = []injection{{"mirrored targets lost for good, and replaced", 4, (*chaos).loseTarget}}
 
-// chaos strikes one job.
+// chaos injects faults into one job.
 type chaos struct {
 	*testbed
 	random *rand.Rand
 	job    *run
-	later  sync.WaitGroup // what lasts longer than the injection
-	errs   chan error     // of what was to be put right again
+	later  sync.WaitGroup // faults that last longer than inject
+	errs   chan error     // errors of repairing faults
 }
 
-// inject does something, and reports whether anything was there to be struck.
+// inject injects a random fault.
 func (c *chaos) inject() {
 	injections := everywhere
 	if c.relay != nil {
@@ -109,7 +109,7 @@ func (c *chaos) freeze(pid int, d time.Duration) bool {
 	}
 	c.later.Go(func() {
 		time.Sleep(d)
-		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have been killed
+		_ = syscall.Kill(pid, syscall.SIGCONT) // may have been killed
 	})
 	return true
 }
@@ -123,7 +123,7 @@ func (c *chaos) freezeRank() int {
 }
 
 func (c *chaos) killJob() int {
-	defer c.faults.begin(c.relay == nil)() // an embedded target may go before the ranks
+	defer c.faults.begin(c.relay == nil)() // an embedded target may be killed before the ranks
 	c.job.injected = true
 	return min(1, c.job.kill())
 }
@@ -164,10 +164,10 @@ func (c *chaos) freezeTarget() int {
 	return 1
 }
 
-// killIndex kills the process that has the index of the tree. Another one takes its place.
+// killIndex kills the process with the index of the tree. A successor is started.
 func (c *chaos) killIndex() (killed int) {
 	for _, p := range c.job.processes() {
-		line, _ := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline") // it may have ended
+		line, _ := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline") // may have ended
 		if strings.HasPrefix(string(line), c.stage.Nvmecr+"\x00serve\x00") {
 			c.faults.indexKilled()
 			c.job.injected = true
@@ -181,7 +181,7 @@ func (c *chaos) killIndex() (killed int) {
 
 func (c *chaos) killTarget() int { return c.replaceTarget(func() error { return nil }) }
 
-// loseTarget has a target come back with nothing. It is away for a shorter or a longer time than ranks wait for it.
+// loseTarget replaces a target by an empty one. The target is down for a shorter or longer time than ranks wait.
 func (c *chaos) loseTarget() int {
 	image, longer := c.image, between(c.random, 0, c.timeout/2)
 	return c.replaceTarget(func() error {
@@ -190,10 +190,10 @@ func (c *chaos) loseTarget() int {
 	})
 }
 
-// replaceTarget kills the target, and starts it again behind before.
+// replaceTarget kills the target, calls before, and starts the target again.
 func (c *chaos) replaceTarget(before func() error) int {
 	if !c.mu.TryLock() {
-		return 0 // it is away already
+		return 0 // down already
 	}
 	end := c.faults.begin(false)
 	c.target.Kill()
@@ -204,7 +204,7 @@ func (c *chaos) replaceTarget(before func() error) int {
 	c.later.Go(func() {
 		defer c.mu.Unlock()
 		defer end()
-		_ = c.target.Wait(context.Background()) // it was killed
+		_ = c.target.Wait(context.Background()) // killed
 		time.Sleep(d)
 		if err := errors.Join(before(), c.serve()); err != nil {
 			c.errs <- err
@@ -220,7 +220,7 @@ func (c *chaos) cut() int {
 }
 
 func (c *chaos) cutAtByte() int {
-	// Nobody knows when they get there.
+	// The time of their arrival is unknown.
 	c.faults.until(time.Now().Add(grace))
 	return c.relay.cutAfter(c.random, []int64{100, 10_000, 1 << 20}[c.random.IntN(3)])
 }
@@ -236,16 +236,14 @@ func (c *chaos) stall() int {
 	return 1
 }
 
-// killStalled kills a rank whose last writes are on their way, and stay there
-// for a while.
+// killStalled kills a rank while its last writes are in flight, and delays these.
 func (c *chaos) killStalled() int {
 	c.stall()
 	time.Sleep(between(c.random, 0, 20*time.Millisecond))
 	return c.killRank()
 }
 
-// killLate kills a rank whose last commands arrive when another process has
-// its partition.
+// killLate kills a rank. Its last commands arrive when another process has its partition.
 func (c *chaos) killLate() int {
 	end := c.faults.begin(false)
 	release := c.relay.hold()
@@ -261,19 +259,19 @@ func (c *chaos) killLate() int {
 	return killed
 }
 
-// A run is a job that was started, and all its processes.
+// A run is a started job with all its processes.
 type run struct {
 	*demo.Job
 	tag      string
-	said     string // the file for what it prints
-	injected bool   // something of it was killed
+	said     string // file with its output
+	injected bool   // a process of it was killed
 	shared   map[string]bool
 }
 
-// sharedMemory is what ranks leave behind that are killed while MPI starts.
+// sharedMemory matches the files of ranks that are killed while MPI starts.
 var sharedMemory = regexp.MustCompile(`/dev/shm/(mpich_shar_tmp|ucx_shm_posix_)\w+`)
 
-// remember notes the shared memory of the ranks.
+// remember records the shared memory of the ranks.
 func (r *run) remember() {
 	if r.shared == nil {
 		r.shared = map[string]bool{}
@@ -288,7 +286,7 @@ func (r *run) remember() {
 
 func (r *run) processes() []int { return proc.WithEnv(tagName, r.tag) }
 
-// ranks are those of its processes that are ranks.
+// ranks returns its processes that are ranks.
 func (r *run) ranks() (pids []int) {
 	for _, p := range r.processes() {
 		if comm, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/comm"); err == nil && strings.HasPrefix(string(comm), program) {
@@ -298,13 +296,12 @@ func (r *run) ranks() (pids []int) {
 	return pids
 }
 
-// kill kills all of it and waits until it is gone. It returns how many it
-// killed.
+// kill kills all processes and waits for their end. It returns their number.
 func (r *run) kill() int {
 	r.remember()
 	defer func() {
 		for name := range r.shared {
-			_ = os.Remove(name) // most are gone
+			_ = os.Remove(name) // most are removed already
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -35,7 +35,7 @@ func TestWordsTellTheirSource(t *testing.T) {
 	assert.Equal(t, b, pieces)
 }
 
-// TestContentIsBytes changes a file and a slice of bytes in the same ways.
+// TestContentIsBytes compares a content with a slice of bytes under the same changes.
 func TestContentIsBytes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -79,8 +79,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, syscall.EIO }
 
-// TestChecker gives journals and copies to the checker: it must see what is wrong
-// with each.
+// TestChecker gives wrong journals and copies to the checker, which must detect each error.
 func TestChecker(t *testing.T) {
 	const start = "\n= start 0 of 1 pid 1 .\n"
 	const back = start + "= readback copy .\n"
@@ -167,7 +166,7 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// The judge of what ranks have in common finds what is wrong.
+// TestJudgeShared checks that errors in shared files are detected.
 func TestJudgeShared(t *testing.T) {
 	const off = 10007
 	bytes := func(version uint32) []byte {
@@ -193,7 +192,7 @@ func TestJudgeShared(t *testing.T) {
 	assert.Equal(t, map[string]int{"a": 2, "b": 1}, countLines([]byte("a\nb\na\n")))
 }
 
-// TestPromises: a listing that promises less than the one before is noticed, but for what was lost since.
+// TestPromises checks that a listing that promises less than the one before is detected, except for losses in between.
 func TestPromises(t *testing.T) {
 	whole := func(name string) listed { return listed{Name: name, Complete: true, Protected: true} }
 	shards := func(name string, spare int) listed {

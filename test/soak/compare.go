@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// verifyReadback compares the copy that a restarted rank made of all it found with
-// the model of the history, and decides the operation in doubt.
+// verifyReadback compares the copy of all files that a restarted rank has found with the model of the history, and determines whether the
+// operation in doubt was executed.
 func (c *checker) verifyReadback(w *history, copied string) error {
 	if w.pending != nil {
 		w.model.doubt(w.pending)
@@ -32,9 +32,8 @@ func (c *checker) verifyReadback(w *history, copied string) error {
 	return nil
 }
 
-// find returns the state that the copy shows: that without the operation in
-// doubt or with it, and how many bytes it has. It is nil if it is neither;
-// differences then says why.
+// find returns the state that equals the copy, without or with the operation in doubt, and the number of bytes compared. m is nil if
+// neither does; differences then has the reason.
 func (c *checker) find(w *history, copied string) (m *model, n int64, differences string, err error) {
 	dir := filepath.Join(copied, fmt.Sprintf("a%d", w.number))
 	var said []string
@@ -56,7 +55,7 @@ type state struct {
 	model *model
 }
 
-// states are those the directory may be in.
+// states returns the possible states of the directory.
 func (w *history) states(dir string, whole int64) []state {
 	if w.pending == nil {
 		return []state{{"where nothing was in doubt", w.model.clone()}}
@@ -94,7 +93,7 @@ func (m *model) began(o *operation, dir string) int64 {
 		}
 		defer local.Close()
 		got, want := make([]byte, o.number(2)), make([]byte, o.number(2))
-		n, _ := local.ReadAt(got, o.number(1)) // what is not there does not count
+		n, _ := local.ReadAt(got, o.number(1)) // missing bytes do not count
 		o.source.fill(want, o.number(1))
 		if i := differ(got[:n], want[:n]); i >= 0 {
 			n = i
@@ -104,8 +103,7 @@ func (m *model) began(o *operation, dir string) int64 {
 	return 0
 }
 
-// compare returns where the directory on the local disk differs from the model,
-// and how many bytes were compared.
+// compare returns the differences between the directory on the local disk and the model, and the number of bytes compared.
 func (m *model) compare(dir string) (n int64, differences []string, err error) {
 	found := map[string]fs.DirEntry{}
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

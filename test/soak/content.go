@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// content is what a file holds: extents in order, without gaps, from 0 on.
+// content is the content of a file: extents in order, without gaps, from 0 on.
 type content []extent
 
 type extent struct {
-	end  int64 // it begins where the one before ends
+	end  int64 // begins at the end of the previous one
 	from source
 }
 
@@ -63,7 +63,7 @@ func (c content) read(b []byte, off int64) {
 	}
 }
 
-// at is who wrote the byte at off.
+// at returns the source of the byte at off.
 func (c content) at(off int64) source {
 	for _, e := range c {
 		if off < e.end {
@@ -73,7 +73,7 @@ func (c content) at(off int64) source {
 	return source{}
 }
 
-// sums is what rank.c says of n bytes read at off: a sum for each 1024.
+// sums returns what rank.c prints about n bytes read at off: a sum for each 1024.
 func (c content) sums(off, n int64) []string {
 	b := make([]byte, n)
 	c.read(b, off)
@@ -86,8 +86,7 @@ func (c content) sums(off, n int64) []string {
 	return texts
 }
 
-// compare reads a file to its end and says where it first differs, "" if it
-// does not.
+// compare reads a file to its end and returns the first difference, or "".
 func (c content) compare(r io.Reader) (string, error) {
 	got, want := make([]byte, 256<<10), make([]byte, 256<<10)
 	for off := int64(0); ; {

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// kept is how many checkpoints a store has: the job removes older ones.
+	// kept is the number of checkpoints in a store: the job removes older ones.
 	kept = 3
-	// copied is how long a run of a store with copies waits for a target.
+	// copied is the time-out of a store with copies.
 	copied = 20 * time.Second
-	// storeRounds is how many rounds a store with copies has.
+	// storeRounds is the number of rounds of a store with copies.
 	storeRounds = 6
 )
 
-// A copying is a store with copies on other targets, and what its listings have promised.
+// A copying is a store with copies on other targets, and the promises of its listings.
 type copying struct {
 	*testbed
 	random  *rand.Rand
 	bears   promises
-	spoilt  map[int]bool // the steps that a failed write may have left in part, closed
-	step    int          // the last one
+	spoilt  map[int]bool // steps whose failed write may have left closed, incomplete files
+	step    int          // last step
 	down    []*server    // killed or stopped
-	dir     string       // of the round
-	removed int          // steps up to this one are
+	dir     string       // directory of the round
+	removed int          // steps up to this one are removed
 
 	job   *run
 	asked int
 }
 
-// copyRounds plays rounds on stores with copies for that long.
+// copyRounds runs rounds on stores with copies until its time is over.
 func copyRounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 	if err := unpack(stage.Dir); err != nil {
 		return err
@@ -55,7 +55,7 @@ func copyRounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err erro
 	return nil
 }
 
-// copyStore has one store.
+// copyStore runs the rounds of one store.
 func copyStore(out io.Writer, stage *demo.Stage, t *tally, n int, random *rand.Rand, end time.Time) (err error) {
 	kind := []struct {
 		copies  string
@@ -67,7 +67,7 @@ func copyStore(out io.Writer, stage *demo.Stage, t *tally, n int, random *rand.R
 	c.copies, c.tree, c.timeout = kind.copies, random.IntN(2) == 0, copied
 	defer func() {
 		for _, s := range c.down {
-			s.target.Kill() // a stopped one does not end otherwise
+			s.target.Kill() // a stopped one does not end by itself
 		}
 		c.close()
 		err = errors.Join(err, c.end())
@@ -93,7 +93,7 @@ func copyStore(out io.Writer, stage *demo.Stage, t *tally, n int, random *rand.R
 	return nil
 }
 
-// play writes checkpoints, loses targets, and looks what is left.
+// play writes checkpoints, loses targets, and checks the remaining data.
 func (c *copying) play(round int) (said string, err error) {
 	c.dir = filepath.Join(c.stage.Dir, fmt.Sprintf("%s.%d", c.name, round))
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
@@ -122,10 +122,10 @@ func (c *copying) play(round int) (said string, err error) {
 	return said, c.judge()
 }
 
-// tolerates is how many targets a protected checkpoint may lose.
+// tolerates returns how many targets a protected checkpoint may lose.
 func (c *copying) tolerates() int {
 	if _, m, ok := strings.Cut(c.copies, "+"); ok {
-		n, _ := strconv.Atoi(m) // it is one
+		n, _ := strconv.Atoi(m) // matches digits
 		return n
 	}
 	return 1
@@ -138,7 +138,7 @@ func (c *copying) victims(n int) (some []*server) {
 	return some
 }
 
-// work starts a job, which writes checkpoints, and strikes targets.
+// work starts a job that writes checkpoints, and kills or stops targets.
 func (c *copying) work(when string, lost []*server) (err error) {
 	if err := c.startJob(); err != nil {
 		return err
@@ -180,7 +180,7 @@ func (c *copying) work(when string, lost []*server) (err error) {
 	return c.strike(lost)
 }
 
-// startJob starts the job that does what it is asked.
+// startJob starts the job, which executes requests.
 func (c *copying) startJob() (err error) {
 	c.asked = 0
 	c.job = &run{said: filepath.Join(c.dir, "job.said"), tag: fmt.Sprintf("%s.%s", filepath.Base(c.stage.Dir), filepath.Base(c.dir))}
@@ -189,10 +189,10 @@ func (c *copying) startJob() (err error) {
 	return err
 }
 
-// contents is the directory with what the checkpoints have to have.
+// contents returns the directory with the expected content of checkpoints.
 func (c *copying) contents() string { return filepath.Join(c.stage.Dir, c.name+".contents") }
 
-// ask has the job do something. Its status is -1 if it has ended without doing so.
+// ask makes a request to the job. The status is -1 if the job has ended without executing it.
 func (c *copying) ask(verb string, step int) (status int, err error) {
 	c.asked++
 	name := filepath.Join(c.dir, fmt.Sprint("do.", c.asked))
@@ -216,7 +216,7 @@ func (c *copying) ask(verb string, step int) (status int, err error) {
 	return 0, fmt.Errorf("the job hangs, at %s %d", verb, step)
 }
 
-// write has the job write the next checkpoint, and copy it.
+// write makes the job write the next checkpoint, and copy it.
 func (c *copying) write() error {
 	c.step++
 	if err := c.writeStep(c.step, false); err != nil {
@@ -232,7 +232,7 @@ func (c *copying) write() error {
 	return nil
 }
 
-// writeStep has the job write a checkpoint. Where targets are lost it may fail.
+// writeStep makes the job write a checkpoint, which may fail if targets are lost.
 func (c *copying) writeStep(step int, struck bool) error {
 	if err := c.makeContents(step); err != nil {
 		return err
@@ -251,7 +251,7 @@ func (c *copying) writeStep(step int, struck bool) error {
 	return nil
 }
 
-// makeContents makes what a checkpoint is to have.
+// makeContents creates the expected content of a checkpoint.
 func (c *copying) makeContents(step int) error {
 	dir := filepath.Join(c.contents(), strconv.Itoa(step))
 	err := os.MkdirAll(dir, 0o700)
@@ -286,7 +286,7 @@ func (c *copying) strike(lost []*server) error {
 	return nil
 }
 
-// aftermath is what the job does when targets are lost.
+// aftermath makes the job do something after the loss of targets.
 func (c *copying) aftermath(what string) error {
 	switch what {
 	case "killed":
@@ -303,7 +303,7 @@ func (c *copying) aftermath(what string) error {
 	return nil
 }
 
-// readOn reads in the running job what was listed as protected from so many losses.
+// readOn reads, in the running job, checkpoints that were listed as protected against this number of losses.
 func (c *copying) readOn() error {
 	for step, bears := range c.bears {
 		if bears < 0 {
@@ -322,7 +322,7 @@ func (c *copying) readOn() error {
 	return nil
 }
 
-// stopJob ends the job, whatever it does.
+// stopJob ends the job in any state.
 func (c *copying) stopJob() error {
 	if c.job == nil || c.job.Job == nil {
 		return nil
@@ -332,7 +332,7 @@ func (c *copying) stopJob() error {
 	return c.job.sane()
 }
 
-// replace starts the targets again: some with what they had, some with nothing.
+// replace starts the targets again, some with their data, some empty.
 func (c *copying) replace() error {
 	for _, s := range c.down {
 		s.target.Kill()
@@ -367,7 +367,7 @@ func (c *copying) awaitProtected() error {
 	return fmt.Errorf("%d is not copied:\n%s", c.step, c.job.Stderr.Tail(60))
 }
 
-// disturbRebuild starts what restores, and kills it, or loses a target meanwhile.
+// disturbRebuild starts a command that restores, and kills it, or loses a target meanwhile.
 func (c *copying) disturbRebuild() error {
 	if err := c.look(); err != nil {
 		return err
@@ -404,7 +404,7 @@ func (c *copying) start(line []string) (*run, error) {
 	return job, err
 }
 
-// judge rebuilds, and compares all that is then listed as complete.
+// judge rebuilds, and compares all checkpoints that are then listed as complete.
 func (c *copying) judge() error {
 	c.tally.note("after the losses: %v", c.bears)
 	job, err := c.start(append([]string{c.stage.Nvmecr, "rebuild", "--timeout", c.timeout.String()}, c.flags()...))
@@ -426,7 +426,7 @@ func (c *copying) judge() error {
 		return fmt.Errorf("the newest checkpoint, %d, is not protected after a rebuild: %v\n%s", newest, c.bears, job.Stderr.Tail(60))
 	}
 	latest, err := c.call("latest", "ck.{step}.*")
-	if got, _ := strconv.Atoi(strings.TrimSpace(string(latest))); got != newest && (newest > 0 || got > c.step-kept) { // older ones may be there, too
+	if got, _ := strconv.Atoi(strings.TrimSpace(string(latest))); got != newest && (newest > 0 || got > c.step-kept) { // older ones may exist, too
 		return fmt.Errorf("nvmecr latest prints %q, the newest complete checkpoint is %d: %w", latest, newest, err)
 	}
 	return c.compareAll()

@@ -54,5 +54,5 @@
 // next round begins behind a look at all files by a job without ranks.
 //
 // Besides, all ranks write to files in common (testdata/shared.h): one by cells, which are cut off and punched, too, and a log to which all append; shells
-// append to another one. Whoever reads a cell judges it; shared.go judges copies.
+// append to another one. A rank that reads a cell checks it; shared.go checks copies.
 package main

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// actors is how many a rank has.
+// actors is the number of actors of a rank.
 const actors = 2
 
-// An operation is what an actor was going to do: see rank.c.
+// An operation is an operation that an actor begins: see rank.c.
 type operation struct {
 	source
 	verb string
@@ -35,8 +35,8 @@ func (o *operation) String() string {
 	return fmt.Sprintf("%v: %s %s", o.source, o.verb, strings.Join(o.args, " "))
 }
 
-// pieces says whether any beginning of o may be there after a crash: it is
-// written by several calls, or larger than what is whole or not there at all.
+// pieces reports whether any prefix of the data of o may be written after a crash: o takes several calls, or is larger than an atomic
+// write.
 func (o *operation) pieces(whole int64) bool {
 	return o.verb == "stream" || (o.verb == "write" || o.verb == "pwrite") && o.number(2) > whole
 }
@@ -74,11 +74,11 @@ func parseResult(words []string) (result, error) {
 type history struct {
 	rank, number int
 	model        *model
-	pending      *operation // begun and not ended
+	pending      *operation // begun but not ended
 	killed       bool       // its process has ended since the last copy that was checked
 
 	starts  int
-	reached bool // a rank has copied what it found at least once
+	reached bool // a rank has copied its files at least once
 }
 
 func (w *history) source(version uint64) source {
@@ -87,9 +87,9 @@ func (w *history) source(version uint64) source {
 
 // A checker reads the journals of one round, and compares them with the models.
 type checker struct {
-	dir       string // of the round: journals and copies
+	dir       string // directory of the round, with journals and copies
 	excused   func(starting bool, at int64) bool
-	whole     int64 // the largest write that is all there or not at all
+	whole     int64 // the largest atomic write
 	tally     *tally
 	histories []*history
 }
@@ -119,11 +119,11 @@ func (c *checker) follow(w *history, name string) error {
 	for line := 1; ; line++ {
 		text, err := r.ReadString('\n')
 		if err != nil {
-			return nil // what follows the last newline was cut short
+			return nil // the last line is truncated
 		}
 		words := strings.Fields(text)
 		if len(words) < 3 || words[len(words)-1] != "." {
-			continue // cut short
+			continue // truncated
 		}
 		if err := c.line(w, words[:len(words)-1]); err != nil {
 			return fmt.Errorf("line %d: %w", line, err)
@@ -152,8 +152,7 @@ func (c *checker) line(w *history, words []string) error {
 	return fmt.Errorf("this line is out of order: %q", words)
 }
 
-// happened hears what befell the rank. Each of its actors says the same: what
-// is counted is counted once.
+// happened records an event of the rank. All actors of a rank record it; it is counted once.
 func (c *checker) happened(w *history, what string, words []string) error {
 	first := w.number == 0
 	switch {
@@ -205,7 +204,7 @@ func (c *checker) refused(at, errno string) error {
 	return syscall.Errno(number)
 }
 
-// ended applies the operation that was pending and compares what it answered.
+// ended applies the pending operation to the model and compares the results.
 func (c *checker) ended(w *history, got result) error {
 	o := w.pending
 	switch {
@@ -213,13 +212,13 @@ func (c *checker) ended(w *history, got result) error {
 		w.pending = nil
 		c.tally.add(&c.tally.Full, 1)
 		w.model.doubt(o)
-		return nil // and has changed nothing that is acknowledged
+		return nil // has changed nothing that is acknowledged
 	case len(got.more) == 1 && got.n < 0: // an errno with its time
 		if err := c.refused(got.more[0], strconv.Itoa(int(got.errno))); err != nil {
 			return fmt.Errorf("%v: %w", o, err)
 		}
 		c.tally.add(&c.tally.Errors, 1)
-		return nil // it stays in doubt: the rank ends with it
+		return nil // stays in doubt: the rank ends
 	}
 	w.pending = nil
 	limit := o.limit()
@@ -251,7 +250,7 @@ func (c *checker) ended(w *history, got result) error {
 
 const noLimit = 1 << 62
 
-// limit is how many bytes o writes.
+// limit returns the number of bytes that o writes.
 func (o *operation) limit() int64 {
 	switch o.verb {
 	case "write", "pwrite", "stream":

@@ -48,13 +48,13 @@ type options struct {
 	seed    uint64
 	ranks   int
 	size    string
-	tree    bool // all ranks have one
+	tree    bool // all ranks have one tree
 	mirrors bool // two targets that mirror one another
 	copies  bool // stores with copies made in the background
-	keep    bool // the evidence of a failure
+	keep    bool // keep the files after a failure
 }
 
-// soak plays rounds for that long and prints the table on out.
+// soak runs rounds until its time is over, and prints the table on out.
 func soak(out io.Writer, o options) (err error) {
 	begin := time.Now()
 	nvmecr, err := filepath.Abs(o.nvmecr)
@@ -100,20 +100,8 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	size := func() string {
-		if o.size != "" {
-			return o.size
-		}
-		if o.mirrors { // half of it
-			return []string{"512M", "8G"}[oneIf(o.tree)]
-		}
-		if o.tree { // a job of one rank has a 16th, and no write is to be cut short; where the index is full, a close fails
-			return []string{"2G", "4G"}[random.IntN(2)]
-		}
-		return []string{tight, "96M", "256M"}[random.IntN(3)]
-	}
-	external := newTestbed(stage, t, "external", size(), o.ranks)
-	embedded := newTestbed(stage, t, "embedded", size(), o.ranks)
+	external := newTestbed(stage, t, "external", o.storeSize(random), o.ranks)
+	embedded := newTestbed(stage, t, "embedded", o.storeSize(random), o.ranks)
 	external.tree, embedded.tree = o.tree, o.tree
 	testbeds := []*testbed{external, embedded, external}
 	if o.mirrors {
@@ -155,6 +143,19 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		}
 	}
 	return nil
+}
+
+// storeSize returns the size of a testbed's store.
+func (o *options) storeSize(random *rand.Rand) string {
+	switch {
+	case o.size != "":
+		return o.size
+	case o.mirrors: // half of the namespace
+		return []string{"512M", "8G"}[oneIf(o.tree)]
+	case o.tree: // a job of one rank has 1/16 of it, and no write may be short for want of space; if the index is full, a close fails
+		return []string{"2G", "4G"}[random.IntN(2)]
+	}
+	return []string{tight, "96M", "256M"}[random.IntN(3)]
 }
 
 func oneIf(b bool) int {
@@ -199,10 +200,10 @@ func build(dir string) (programs map[string]string, launchers []string, err erro
 	return programs, launchers, err
 }
 
-// checks are the commands that look a store over, as far as there are any.
+// checks returns the available commands that check a store.
 func checks(s *demo.Stage) []string {
 	offered.Do(func() {
-		help, _ := exec.Command(s.Nvmecr, "help").CombinedOutput() // a broken one fails elsewhere
+		help, _ := exec.Command(s.Nvmecr, "help").CombinedOutput() // errors are found elsewhere
 		for _, name := range []string{"fsck", "verify"} {
 			if regexp.MustCompile(`(?m)^\s+` + name + `\s`).Match(help) {
 				offeredChecks = append(offeredChecks, name)

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// A file is what a name or a handle leads to.
+// A file is the file of a name or a handle.
 type file struct {
 	target string // of a symbolic link
 	link   bool
@@ -16,8 +16,7 @@ type file struct {
 	state  completeness
 }
 
-// completeness is what is known of the mark that a file's last writer sets by
-// closing it.
+// completeness is the known state of the mark that the last close of a writer sets.
 type completeness int
 
 const (
@@ -33,8 +32,7 @@ type handle struct {
 	append bool
 }
 
-// A model is an actor's directory, and its open files. Names are relative to
-// the directory; those of its own directories lead to nil.
+// A model is an actor's directory, and its open files. Names are relative to the directory; those of subdirectories map to nil.
 type model struct {
 	exists  bool // the directory itself
 	names   map[string]*file
@@ -65,14 +63,13 @@ func (m *model) clone() *model {
 	return c
 }
 
-// kill forgets what a process takes with it.
+// kill drops the state that ends with a process.
 func (m *model) kill() { clear(m.handles) }
 
-// forgetState forgets what is known of the mark of a file that is opened or
-// changed in a way that may set or clear it.
+// forgetState makes the mark unknown, of a file that is opened or changed in a way that may set or clear it.
 func (f *file) forgetState() { f.state = unknown }
 
-// opens is how many handles f has.
+// opens returns the number of handles of f.
 func (m *model) opens(f *file) (n int) {
 	for _, h := range m.handles {
 		if h.file == f {
@@ -103,7 +100,7 @@ func (m *model) children(dir string) []string {
 	return found
 }
 
-// find returns what name leads to; isDir where that is a directory.
+// find returns the file of a name; isDir if it is a directory.
 func (m *model) find(name string) (f *file, isDir bool, err syscall.Errno) {
 	if dir, _, inside := strings.Cut(name, "/"); inside {
 		if _, ok := m.names[dir]; !ok {
@@ -117,7 +114,7 @@ func (m *model) find(name string) (f *file, isDir bool, err syscall.Errno) {
 	return f, f == nil, 0
 }
 
-// parent is the error of making name where its directory is missing.
+// parent returns the error of creating name if its directory does not exist.
 func (m *model) parent(name string) syscall.Errno {
 	if dir, _, inside := strings.Cut(name, "/"); inside {
 		if _, ok := m.names[dir]; !ok {
@@ -136,7 +133,7 @@ func (m *model) links(f *file) (n int) {
 	return n
 }
 
-// A result is what an operation answers.
+// A result is the result of an operation.
 type result struct {
 	n     int64
 	errno syscall.Errno
@@ -150,9 +147,8 @@ func failed(e syscall.Errno) result {
 	return result{n: -1, errno: e}
 }
 
-// apply does what o says; of a write no more than limit bytes. It returns what
-// o must have answered. An error is one of o itself: it says something of the
-// application's view, such as an offset, that is not so.
+// apply executes o, a write up to limit bytes, and returns the expected result. An error is one of o itself: its record of the
+// application's state, such as an offset, is wrong.
 func (m *model) apply(o *operation, limit int64) (result, error) {
 	switch o.verb {
 	case "mkdir":
@@ -281,7 +277,7 @@ func (m *model) rename(from, to string) syscall.Errno {
 	case isDir && there && len(m.children(to)) > 0:
 		return syscall.ENOTEMPTY
 	case !isDir && there && old == f:
-		return 0 // two names of one file: both stay
+		return 0 // two names of one file: both are kept
 	}
 	delete(m.names, from)
 	m.names[to] = f
@@ -307,14 +303,13 @@ func (m *model) open(h, name, how string) syscall.Errno {
 		f.forgetState()
 	}
 	if f.state == torn && m.opens(f) == 0 {
-		f.forgetState() // whoever wrote to it was killed; this one may close it
+		f.forgetState() // an earlier writer was killed; the next close may set the mark
 	}
 	m.handles[h] = &handle{file: f, append: strings.Contains(how, "a")}
 	return 0
 }
 
-// doubt forgets what is known of the marks of the files that o may have
-// changed.
+// doubt makes the marks of files unknown that o may have changed.
 func (m *model) doubt(o *operation) {
 	for _, arg := range o.args {
 		if h := m.handles[arg]; h != nil {
@@ -326,5 +321,5 @@ func (m *model) doubt(o *operation) {
 	}
 }
 
-// sorted are the names in order.
+// sorted returns the names in order.
 func (m *model) sorted() []string { return slices.Sorted(maps.Keys(m.names)) }

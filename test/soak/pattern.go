@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// A source says who wrote bytes: an actor, by its number from 1 on, in the
-// operation of that version. The zero source is a hole.
+// A source identifies the writer of bytes: the number of an actor, from 1 on, and the version of its operation. The zero source is a
+// hole.
 type source struct {
 	actor   uint8
 	version uint32
@@ -33,7 +33,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// unmix is its inverse.
+// unmix is the inverse of mix.
 func unmix(x uint64) uint64 {
 	x = (x ^ x>>31 ^ x>>62) * 0x319642b2d24d8ec3
 	x = (x ^ x>>27 ^ x>>54) * 0x96de1b173f119089
@@ -55,7 +55,7 @@ func (s source) fill(b []byte, off int64) {
 	}
 }
 
-// describe says what the bytes at offset off of a file are.
+// describe describes the bytes at offset off of a file.
 func describe(b []byte, off int64) string {
 	aligned := (8 - off%8) % 8
 	if int64(len(b)) < aligned+8 {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// listed is what soak reads of the listing of a checkpoint.
+// listed has the fields of a listed checkpoint that soak reads.
 type listed struct {
 	Name      string
 	Complete  bool
@@ -18,7 +18,7 @@ type listed struct {
 	Shards    *struct{ Spare int }
 }
 
-// bears is how many losses of a target the listing says that the checkpoint survives; negative: it is not whole.
+// bears returns how many losses of targets the checkpoint survives according to the listing; negative if it is incomplete.
 func (l *listed) bears() int {
 	switch {
 	case !l.Complete:
@@ -31,18 +31,18 @@ func (l *listed) bears() int {
 	return 0
 }
 
-// promises are what listings have promised: by step how many more targets may be lost before the checkpoint is not whole any more. Of one with a negative number nothing
-// is promised.
+// promises are the promises of listings: for each step, how many more targets may be lost before the checkpoint is incomplete. A negative
+// number promises nothing.
 type promises map[int]int
 
-// lose is the loss of a target.
+// lose records the loss of a target.
 func (p promises) lose() {
 	for step := range p {
 		p[step]--
 	}
 }
 
-// next are the promises of a listing, without steps that the job has removed: those up to the given one. It must promise no less than those before.
+// next returns the promises of a listing, without steps up to removed. They must not be weaker than the previous ones.
 func (p promises) next(sets []listed, removed int) (promises, error) {
 	says := promises{}
 	for _, s := range sets {
@@ -62,7 +62,7 @@ func (p promises) next(sets []listed, removed int) (promises, error) {
 	return says, nil
 }
 
-// newest is the newest complete checkpoint, 0 if there is none.
+// newest returns the newest complete checkpoint; 0 if there is none.
 func (p promises) newest() (newest int) {
 	for step, bears := range p {
 		if bears >= 0 {
@@ -88,7 +88,7 @@ func (c *copying) list() (sets []listed, err error) {
 	return sets, nil
 }
 
-// look takes what the listing says for a promise. It must say no less than before.
+// look records the promises of a listing. They must not be weaker than before.
 func (c *copying) look() error {
 	sets, err := c.list()
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *copying) compareAll() error {
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
 	}
-	_, copyErr := c.call("cp", "/", dest) // it says what is lost
+	_, copyErr := c.call("cp", "/", dest) // reports lost files
 	for step, bears := range c.bears {
 		if bears < 0 || c.spoilt[step] {
 			continue
@@ -133,7 +133,7 @@ func (c *copying) compareAll() error {
 	return os.RemoveAll(dest)
 }
 
-// root is where a file of the mount is in a copy of the store.
+// root returns the directory of a rank's files in a copy of the store.
 func (c *copying) root(dest, rank string) string {
 	if c.tree {
 		return dest

@@ -8,16 +8,15 @@ import (
 	"time"
 )
 
-// A relay passes connections on to a target. It can cut and stall them.
-// Where one end closes, the other gets all that was sent before it hears of
-// that: what a killed rank had sent may arrive late.
+// A relay forwards connections to a target. It can cut and stall them. When one end closes, the other end first gets all data sent
+// before: data of a killed rank may arrive late.
 type relay struct {
 	listener net.Listener
 	target   string
 
 	mu      sync.Mutex
 	conns   map[*link]bool
-	stalled chan struct{} // closed when the stall is over; nil if there is none
+	stalled chan struct{} // closed at the end of the stall; nil without a stall
 	all     sync.WaitGroup
 }
 
@@ -27,7 +26,7 @@ type link struct {
 	mu   sync.Mutex
 	// fuse counts down the bytes of a direction until the link is cut.
 	fuse [2]int64      // -1: none
-	held chan struct{} // closed when the link goes on; nil if it is not held
+	held chan struct{} // closed when the link continues; nil if it is not held
 }
 
 func newRelay() (*relay, error) {
@@ -40,7 +39,7 @@ func newRelay() (*relay, error) {
 	return r, nil
 }
 
-// pass names the target.
+// pass sets the target.
 func (r *relay) pass(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +104,7 @@ func (r *relay) copy(l *link, from int) {
 			return
 		}
 		if err != nil {
-			_ = l.ends[1-from].CloseWrite() // or it is closed, which will do
+			_ = l.ends[1-from].CloseWrite() // fails if closed already
 			return
 		}
 	}
@@ -161,8 +160,7 @@ func (r *relay) links() []*link {
 	return all
 }
 
-// cut resets n connections, all of them if n is negative, and returns how many
-// it were.
+// cut resets n connections, all if n is negative, and returns their number.
 func (r *relay) cut(n int) int {
 	all := r.links()
 	if n >= 0 && n < len(all) {
@@ -175,8 +173,7 @@ func (r *relay) cut(n int) int {
 	return len(all)
 }
 
-// cutAfter resets each connection when it has passed on up to n more bytes in
-// one of the directions, in the middle of a PDU perhaps.
+// cutAfter resets each connection after up to n more bytes in one of the directions, perhaps in the middle of a PDU.
 func (r *relay) cutAfter(random *rand.Rand, n int64) int {
 	all := r.links()
 	for _, l := range all {
@@ -187,7 +184,7 @@ func (r *relay) cutAfter(random *rand.Rand, n int64) int {
 	return len(all)
 }
 
-// stall holds everything back for a time.
+// stall delays all data for a time.
 func (r *relay) stall(d time.Duration) {
 	over := make(chan struct{})
 	r.mu.Lock()
@@ -206,8 +203,7 @@ func (r *relay) stall(d time.Duration) {
 	close(over)
 }
 
-// hold holds back the links that are there now, and none that is made later,
-// until the function it returns is called.
+// hold holds the present links, and no later ones, until release is called.
 func (r *relay) hold() (release func()) {
 	over := make(chan struct{})
 	for _, l := range r.links() {

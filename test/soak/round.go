@@ -21,8 +21,7 @@ const (
 	program = "soak-rank"
 	tagName = "SOAK_JOB"
 	mount   = "/nvmecr"
-	// patience is how long a job may take to begin, or to end when it is told to:
-	// what a lost connection leaves behind is not written for minutes.
+	// patience is how long a job may take to begin, or to end on request: data on a lost connection is not written for minutes.
 	patience = 5 * time.Minute
 )
 
@@ -40,8 +39,7 @@ type round struct {
 	indexKilled bool // in the round
 }
 
-// play starts jobs and strikes them for that long, ends them, and hears what
-// the ranks were acknowledged.
+// play starts jobs, injects faults until its time is over, ends the jobs, and reads the journals.
 func (r *round) play(long time.Duration) error {
 	r.dir = filepath.Join(r.stage.Dir, fmt.Sprintf("round%d", r.number))
 	if err := os.MkdirAll(filepath.Join(r.dir, "readback"), 0o700); err != nil {
@@ -53,7 +51,7 @@ func (r *round) play(long time.Duration) error {
 			return err
 		}
 	}
-	if r.timeout = r.patience(); r.relay != nil && !r.tree && !r.mirrors() && r.random.IntN(4) == 0 { // the index that gives up does so for all
+	if r.timeout = r.patience(); r.relay != nil && !r.tree && !r.mirrors() && r.random.IntN(4) == 0 { // the index would give up for all ranks
 		r.timeout = impatient
 	}
 	r.faults.short = r.timeout == impatient
@@ -64,7 +62,7 @@ func (r *round) play(long time.Duration) error {
 	return errors.Join(err, r.check())
 }
 
-// level has a run copy what one of two targets lacks. From then on the other one may be lost.
+// level makes a run copy the data that one of two targets lacks. From then on the other target may be lost.
 func (r *round) level() error {
 	if err := r.alone("true"); err != nil {
 		return fmt.Errorf("copying to a target what its mirror has: %w", err)
@@ -82,7 +80,7 @@ func (r *round) level() error {
 func (r *round) start() (*run, error) {
 	r.jobs++
 	ranks := r.ranks
-	if r.tree { // all of them play all actors
+	if r.tree { // any rank may play any actor
 		ranks = 1 + r.random.IntN(r.ranks+1)
 	}
 	args := []string{r.programs[r.launcher], mount, r.dir, strconv.FormatUint(r.random.Uint64(), 10), strconv.Itoa(r.number)}
@@ -105,8 +103,7 @@ func (r *round) start() (*run, error) {
 	return j, err
 }
 
-// chaos strikes job, and those that follow it, until the time is over; then
-// the last one ends, one way or the other.
+// chaos injects faults into job, and into its successors, until the time is over. Then the last job ends or is killed.
 func (r *round) chaos(job *run, long time.Duration) (err error) {
 	c := &chaos{testbed: r.testbed, random: r.random, job: job, errs: make(chan error, 100)}
 	defer func() {
@@ -125,7 +122,7 @@ func (r *round) chaos(job *run, long time.Duration) (err error) {
 		time.Sleep(between(r.random, 10*time.Millisecond, 900*time.Millisecond))
 		c.inject()
 		if c.job.injected && r.launcher != "sh" {
-			c.job.awaitEnd(2 * time.Second) // mpirun ends the others
+			c.job.awaitEnd(2 * time.Second) // mpirun ends the other ranks
 		}
 		if err := r.again(c); err != nil {
 			return err
@@ -139,13 +136,12 @@ func (r *round) chaos(job *run, long time.Duration) (err error) {
 	return r.stop(c.job)
 }
 
-// awaitReached waits until every rank has found its partition once: until then
-// there may be nothing to look at from outside.
+// awaitReached waits until every rank has opened its partition once: before that there may be nothing to read from outside.
 func (r *round) awaitReached(job *run) error {
 	for _, w := range r.histories {
 		name := filepath.Join(r.dir, fmt.Sprintf("r%d.a%d.journal", w.rank, w.number))
 		for begin := time.Now(); !w.reached; time.Sleep(5 * time.Millisecond) {
-			text, _ := os.ReadFile(name) // it will be there
+			text, _ := os.ReadFile(name) // will exist
 			if bytes.Contains(text, []byte("\n= readback")) {
 				break
 			}
@@ -157,13 +153,13 @@ func (r *round) awaitReached(job *run) error {
 	return nil
 }
 
-// again starts a new job where the last one has ended.
+// again starts a new job after the end of the last one.
 func (r *round) again(c *chaos) error {
 	if !c.job.Ended() {
 		return nil
 	}
 	err := c.job.Wait(context.Background())
-	c.job.kill() // what it left behind
+	c.job.kill() // kills remaining processes
 	if e := c.job.sane(); e != nil {
 		return e
 	}
@@ -206,18 +202,17 @@ func (r *round) stop(job *run) error {
 	return nil
 }
 
-// awaitEnd waits for the end of the job, but no longer than that.
+// awaitEnd waits for the end of the job, for a limited time.
 func (r *run) awaitEnd(long time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
-	_ = r.Wait(ctx) // whoever looks next sees how it ended
+	_ = r.Wait(ctx) // its status is checked later
 }
 
-// crashed is what a process says that was not killed by us. (MPI libraries
-// call it a fatal error when another rank is killed.)
+// crashed matches messages of a process that crashed by itself. (MPI libraries report a fatal error if another rank is killed.)
 var crashed = regexp.MustCompile(`(?i)panic:|fatal error:|segmentation|signal 11|signal 6|sigsegv|sigabrt|corrupt`)
 
-// sane looks for a crash in what the job said, and keeps that.
+// sane fails if the output of the job shows a crash, and keeps the output.
 func (r *run) sane() error {
 	if err := os.WriteFile(r.said, []byte(r.Stdout.Tail(1<<20)+r.Stderr.Tail(1<<20)), 0o600); err != nil {
 		return err
@@ -228,14 +223,14 @@ func (r *run) sane() error {
 	return nil
 }
 
-// ended is a context that has ended: whoever waits with it does not wait.
+// ended returns a canceled context.
 func ended() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errors.New("it still runs"))
 	return ctx
 }
 
-// check hears the journals and looks at the store from outside.
+// check reads the journals and checks the store from outside.
 func (r *round) check() error {
 	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tally: r.tally, histories: r.histories}
 	if err := c.readJournals(); err != nil {
@@ -243,7 +238,7 @@ func (r *round) check() error {
 	}
 	r.indexKilled = r.faults.withIndex()
 	if r.relay == nil {
-		// Nothing serves it now; its file does as well.
+		// No target runs now: use the file.
 		r.faults.over()
 	}
 	if r.tree {
@@ -255,11 +250,12 @@ func (r *round) check() error {
 		return err
 	}
 	r.faults.over()
-	// Only what failed is of interest.
+	// Only files of failures are kept.
 	return os.RemoveAll(filepath.Join(r.dir, "readback"))
 }
 
-// fromInside looks as a job of another number of ranks, none. Its index finds what ranks had not closed that were killed with theirs.
+// fromInside compares the files as a job without ranks. Its index adopts unclosed data of ranks that were killed together with their
+// index.
 func (r *round) fromInside(c *checker) error {
 	inside := filepath.Join(r.dir, "inside")
 	if err := r.alone("cp", "-r", mount+"/.", inside); err != nil {
@@ -291,7 +287,7 @@ func (r *round) fromOutside(c *checker) error {
 	return os.RemoveAll(dest)
 }
 
-// compare looks at a copy of all of the store.
+// compare compares a copy of the whole store.
 func (r *round) compare(c *checker, dest, who string) error {
 	for _, w := range r.histories {
 		copied := r.home(dest, w.rank)
@@ -321,8 +317,7 @@ func (r *round) alone(argv ...string) error {
 	return job.Wait(ctx)
 }
 
-// marks compares what nvmecr ls says of files that must be complete, or must
-// not be.
+// marks compares the output of nvmecr ls for files that must be complete, or must not be.
 func (r *round) marks() error {
 	text, err := r.call("ls", "--recursive", "--json", "/")
 	if err != nil {
@@ -348,7 +343,7 @@ func (r *round) marks() error {
 				continue
 			}
 			if !e.Complete && f.state == complete && r.indexKilled {
-				f.forgetState() // another writer may have died before it: the next index cannot know in which order
+				f.forgetState() // another writer may have died before: the next index does not know the order
 				continue
 			}
 			if e.Complete != (f.state == complete) {
@@ -360,7 +355,7 @@ func (r *round) marks() error {
 	return nil
 }
 
-// last starts a job that only reads back, so that nothing remains in doubt.
+// last starts a job that only reads its files back, so that no operation stays in doubt.
 func (r *round) last() error {
 	r.dir = filepath.Join(r.stage.Dir, fmt.Sprintf("round%d", r.number))
 	if err := os.MkdirAll(filepath.Join(r.dir, "readback"), 0o700); err != nil {

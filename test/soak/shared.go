@@ -14,21 +14,20 @@ import (
 	"syscall"
 )
 
-// What all ranks have in common in one tree: see testdata/shared.h. The ranks judge what they read themselves; here is what is
-// done with copies.
+// Files that all ranks share in one tree: see testdata/shared.h. Ranks check their own reads; copies are checked here.
 
 const (
 	cellSize  = 10007
 	cellState = 20 // bytes
 )
 
-// common is who writes cells and records.
+// common is the actor of cells and records.
 const common = 127*actors + 1
 
-// sharedDir is where ranks note what was acknowledged of files in common.
+// sharedDir is the directory in which ranks record acknowledged writes to shared files.
 func (f *testbed) sharedDir() string { return filepath.Join(f.stage.Dir, f.name+".shared") }
 
-// judgeShared compares the files in common in a copy of all of the store with what was acknowledged.
+// judgeShared compares the shared files in a copy of the store with the acknowledged writes.
 func (r *round) judgeShared(dest, who string) error {
 	if err := r.failedShared(); err != nil {
 		return err
@@ -51,7 +50,7 @@ func (r *round) judgeShared(dest, who string) error {
 	return nil
 }
 
-// failedShared looks whether calls that failed had to.
+// failedShared checks whether failed calls had a reason.
 func (r *round) failedShared() error {
 	text, err := os.ReadFile(filepath.Join(r.sharedDir(), "failed"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +74,7 @@ func (r *round) failedShared() error {
 	return errors.Join(err, os.Truncate(filepath.Join(r.sharedDir(), "failed"), 0))
 }
 
-// judgeCells compares each cell with the versions that it may be of.
+// judgeCells compares each cell with its possible versions.
 func (r *round) judgeCells(dir string) (compared int64, err error) {
 	states, err := os.ReadFile(filepath.Join(r.sharedDir(), "cells"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +98,7 @@ func (r *round) judgeCells(dir string) (compared int64, err error) {
 	return compared, nil
 }
 
-// A cell is which versions the bytes of a part of the file may have: known, low to high, or zero if that may be.
+// A cell has the possible versions of the bytes of a part of the file: known, low to high, or zero if that is possible.
 type cell struct {
 	known, low, high uint32
 	zero             bool
@@ -107,13 +106,13 @@ type cell struct {
 
 func parseCell(b []byte) cell {
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
-	if word(4) == 0 { // nobody has written it
+	if word(4) == 0 { // never written
 		return cell{low: 1}
 	}
 	return cell{word(0), word(1), word(2), word(3) != 0}
 }
 
-// wrong returns the first byte that is of no such version, -1 if there is none.
+// wrong returns the first byte that has none of these versions, or -1.
 func (c cell) wrong(got []byte, off int64) int {
 	var may [][]byte
 	add := func(version uint32) {
@@ -142,7 +141,7 @@ next:
 	return -1
 }
 
-// judgeLog looks whether each record of the round that was acknowledged is there once.
+// judgeLog checks that each acknowledged record of the round is in the log once.
 func (r *round) judgeLog(dir, acked, file string, count func([]byte) map[string]int) error {
 	text, err := os.ReadFile(filepath.Join(r.sharedDir(), acked))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +166,7 @@ func (r *round) judgeLog(dir, acked, file string, count func([]byte) map[string]
 	return lines.Err()
 }
 
-// countRecords counts the records that are whole, whatever is between them.
+// countRecords counts the complete records, whatever is between them.
 func countRecords(log []byte) map[string]int {
 	found := map[string]int{}
 	const header = len("<00000000 00000000 00000000>")

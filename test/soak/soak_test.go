@@ -11,7 +11,7 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// TestSoak is a short one, of private files and of one tree.
+// TestSoak runs short soaks, with private files and with one tree.
 func TestSoak(t *testing.T) {
 	long := 6 * time.Second
 	if testing.Short() {

@@ -15,10 +15,9 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// TestKilledAtEveryCall kills a rank at each of its calls that send or write
-// something, one after the other, from opening its partition for writing to the
-// end of the process. What a process does between two of them dies with it, so
-// this is every instruction.
+// TestKilledAtEveryCall kills a rank at each of its system calls that send or write something, one after the other, from opening its
+// partition for writing to the end of the process. The effect of a kill between two such calls is the same, so this covers every
+// instruction.
 func TestKilledAtEveryCall(t *testing.T) {
 	steps := 6
 	if testing.Short() {
@@ -49,7 +48,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 	require.Nil(t, w.pending)
 	t.Logf("killed at each of %d calls; %d operations acknowledged, %d in doubt", calls, tally.Operations, tally.Doubts)
 	assert.EqualValues(t, calls+2, w.starts)
-	// Before an operation and after it a line is written; in between it sends.
+	// A line is written before and after each operation, which sends data in between.
 	assert.Greater(t, calls, 2*steps)
 	assert.Greater(t, tally.Doubts, int64(steps))
 }

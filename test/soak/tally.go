@@ -12,21 +12,21 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// A tally counts what was done, and what was done to it.
+// A tally counts operations and faults.
 type tally struct {
 	mu     sync.Mutex
-	events map[string]int64 // of the chaos
-	log    io.Writer        // what happened when
+	events map[string]int64 // number of faults by kind
+	log    io.Writer        // log of events with times
 
 	Rounds, Starts, Refused, Doubts int64
 	Operations, Full, Errors        int64
 	Written, Read                   int64 // bytes
 	Verified, Outside               int64 // bytes
-	Records                         int64 // of files that several have appended to
-	Marks                           int64 // of complete and torn files
-	Checks                          int64 // of fsck and verify
+	Records                         int64 // records of shared logs
+	Marks                           int64 // checked marks of complete and torn files
+	Checks                          int64 // runs of fsck and verify
 
-	longest time.Duration // that an operation took
+	longest time.Duration // longest operation
 }
 
 func newTally(log io.Writer) *tally { return &tally{events: map[string]int64{}, log: log} }
@@ -44,7 +44,7 @@ func (t *tally) event(name string, n int) {
 	t.say("%s: %d", name, n)
 }
 
-// pause is an operation that took long.
+// pause records an operation that took long.
 func (t *tally) pause(d time.Duration, actor uint8, version string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +52,7 @@ func (t *tally) pause(d time.Duration, actor uint8, version string) {
 	t.say("operation %s of actor %d took %s", version, actor, d)
 }
 
-// note writes something into the log.
+// note writes a message to the log.
 func (t *tally) note(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,10 +19,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A testbed is a store, what serves it, and what its ranks were acknowledged.
+// A testbed is a store, with its targets, and with the acknowledged operations of its ranks.
 type testbed struct {
 	name      string
-	size      string // of the namespace
+	size      string // size of the namespace
 	ranks     int
 	tree      bool   // all ranks have one
 	copies    string // the value of --copies of a store whose checkpoints are copied in the background
@@ -30,28 +30,28 @@ type testbed struct {
 	tally     *tally
 	histories []*history
 
-	*server           // that faults are done to; of the embedded testbed an empty one
-	servers []*server // of the testbed with targets of its own: several are mirrors of one another
+	*server           // the target that gets faults; empty on the embedded testbed
+	servers []*server // external targets; several ones mirror each other
 
 	faults  faults
-	timeout time.Duration // how long a rank waits for its target
+	timeout time.Duration // time-out of ranks
 }
 
 // A server is a target, behind a relay.
 type server struct {
 	relay   *relay
 	image   string
-	address string // of the target
+	address string // address of the target
 	mu      sync.Mutex
 	target  *demo.Job
 }
 
 const (
-	// mirrored ranks wait a quarter of it for one target, and go on with the other one.
+	// mirrored is the time-out with mirrors. Ranks wait a quarter of it for one target, and continue with the other one.
 	mirrored = 8 * time.Second
-	// patient ranks wait for whatever is done to their target.
+	// patient is a time-out that is longer than any fault.
 	patient = 2 * time.Minute
-	// impatient ones give up.
+	// impatient is a time-out after which ranks give up.
 	impatient = 2 * time.Second
 )
 
@@ -65,9 +65,8 @@ func newTestbed(stage *demo.Stage, t *tally, name, size string, ranks int) *test
 	return f
 }
 
-// whole is the largest write that is all there or not at all: one that fits a
-// page of the log even if each hugeblock of it lies elsewhere. Where space is
-// short every write may be cut where it runs out.
+// whole returns the size of the largest atomic write: one that fits a page of the log even if each of its hugeblocks is in a separate
+// extent. If space is short, a write may be short anywhere.
 func (f *testbed) whole() int64 {
 	if f.size == tight {
 		return 0
@@ -75,10 +74,10 @@ func (f *testbed) whole() int64 {
 	return 1 << 20
 }
 
-// tight is the size of a namespace that the ranks fill.
+// tight is the size of a namespace that the ranks can fill.
 const tight = "32M"
 
-// external gives the testbed so many targets, and a relay before each.
+// external adds targets to the testbed, each behind a relay.
 func (f *testbed) external(targets int) error {
 	for n := range targets {
 		r, err := newRelay()
@@ -94,7 +93,7 @@ func (f *testbed) external(targets int) error {
 	return nil
 }
 
-// patience is how long ranks wait that do not give up.
+// patience returns the time-out of ranks that do not give up.
 func (f *testbed) patience() time.Duration {
 	if f.mirrors() {
 		return mirrored
@@ -125,8 +124,7 @@ func (f *testbed) end() (err error) {
 	return err
 }
 
-// serve starts the target, on the port it had. The caller holds f.mu, or is
-// the only one that knows f.
+// serve starts the target on its previous port. The caller holds f.mu, or has the only reference to f.
 func (f *testbed) serve() error {
 	namespace := "file:" + f.image + "?size=" + f.size
 	var last error
@@ -147,12 +145,12 @@ func (f *testbed) serve() error {
 			f.relay.pass(f.address)
 			return nil
 		}
-		last = job.Wait(context.Background()) // the port, or the file, is still the killed one's
+		last = job.Wait(context.Background()) // the killed target still has the port or the file
 	}
 	return fmt.Errorf("the target does not come back: %w", last)
 }
 
-// flags are those by which the testbed is found.
+// flags returns the flags that name the testbed.
 func (f *testbed) flags() []string {
 	if f.relay == nil {
 		return []string{"--name", f.name}
@@ -164,7 +162,7 @@ func (f *testbed) flags() []string {
 	return flags
 }
 
-// run is the command line that runs argv on the testbed.
+// run returns the command line that runs argv on the testbed.
 func (f *testbed) run(argv ...string) []string {
 	line := append([]string{f.stage.Nvmecr, "run", "--timeout", f.timeout.String()}, f.flags()...)
 	if f.relay == nil {
@@ -184,7 +182,7 @@ func (f *testbed) run(argv ...string) []string {
 	return append(append(line, "--"), argv...)
 }
 
-// home is the directory of a rank, in a copy of all of the store.
+// home returns the directory of a rank in a copy of the store.
 func (f *testbed) home(copied string, rank int) string {
 	switch {
 	case f.tree:
@@ -210,7 +208,7 @@ func (f *testbed) call(command string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// command is one of nvmecr on the testbed.
+// command returns a command of nvmecr on the testbed.
 func (f *testbed) command(ctx context.Context, command string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
 	cmd.Env, cmd.Dir = f.stage.Environ(), f.stage.Dir
@@ -218,27 +216,26 @@ func (f *testbed) command(ctx context.Context, command string, args ...string) *
 		cmd.Env = append(cmd.Env, "NVMECR_COPIES_SYNC=on")
 	}
 	if f.copies != "" {
-		cmd.Env = append(cmd.Env, "NVMECR_TIMEOUT="+patient.String()) // no target is away
+		cmd.Env = append(cmd.Env, "NVMECR_TIMEOUT="+patient.String()) // all targets are up
 	}
 	return cmd
 }
 
-// faults are the times at which the target could not be reached.
+// faults are the periods in which the target could not be reached.
 type faults struct {
 	mu  sync.Mutex
 	all []fault
-	// short says that ranks do not wait for the end of all of them.
+	// short is true if ranks do not wait for the end of each fault.
 	short bool
 }
 
 type fault struct {
 	from, to time.Time // to is zero while it lasts
-	last     bool      // the job that sees it does not live to see its end
-	index    bool      // the index was killed: what had lost its name by then is lost whenever it is used
+	last     bool      // the job does not survive the fault
+	index    bool      // the index was killed: unlinked open files are lost permanently
 }
 
-// grace is how long a fault is an excuse after it is over: connecting takes a
-// while, and this machine has other things to do.
+// grace is how long after its end a fault excuses failures: connecting takes a while on a busy machine.
 const grace = 5 * time.Second
 
 func (f *faults) begin(last bool) (end func()) {
@@ -253,30 +250,29 @@ func (f *faults) begin(last bool) (end func()) {
 	}
 }
 
-// indexKilled is a fault that does not end.
+// indexKilled records a fault without an end.
 func (f *faults) indexKilled() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all = append(f.all, fault{from: time.Now(), index: true})
 }
 
-// withIndex says whether one of them was that the index was killed.
+// withIndex reports whether the index was killed.
 func (f *faults) withIndex() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(f.all, func(one fault) bool { return one.index })
 }
 
-// until is a fault that ends by itself.
+// until records a fault that ends by itself.
 func (f *faults) until(to time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all = append(f.all, fault{from: time.Now(), to: to})
 }
 
-// excused says whether a failure at a time (nanoseconds since 1970) is what it
-// must be: one of starting a job, which does not wait for a target, or of any
-// call of a rank that was not patient, or is being killed with its target.
+// excused reports whether a failure at a time (nanoseconds since 1970) is expected: of starting a job, which does not wait for a target;
+// or of a call of a rank that is not patient, or that is killed together with its target.
 func (f *faults) excused(starting bool, at int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,7 +292,7 @@ func (f *faults) excused(starting bool, at int64) bool {
 	return false
 }
 
-// over forgets the faults: from here on there is no excuse.
+// over removes all faults: later failures have no excuse.
 func (f *faults) over() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAuthentication: programs on a target that asks for keys, of which nothing
-// shows: not in arguments, variables, files, descriptors or what is said.
+// TestAuthentication runs programs on a target that requires authentication. The keys must not be visible: in arguments, variables,
+// files, descriptors or messages.
 func TestAuthentication(t *testing.T) {
 	b := newBench(t)
 	const host = "nqn.2014-08.org.example:host"
@@ -73,7 +73,7 @@ func TestAuthentication(t *testing.T) {
 		})
 	}
 	for _, body := range bodies {
-		kept, _ := exec.Command("grep", "-rlaF", body, b.Dir).Output() // status 1: in none
+		kept, _ := exec.Command("grep", "-rlaF", body, b.Dir).Output() // status 1: no file has it
 		assert.Empty(t, string(kept), "no file of the run has the key")
 	}
 	silent(t, strings.Join(job.Stdout.Lines(), "\n"))

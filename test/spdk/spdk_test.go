@@ -22,12 +22,11 @@ import (
 
 const root = "../.."
 
-// build makes the command and the libraries with SPDK in a directory of their
-// own, and returns that; "" where there is no SPDK.
+// build builds the command and the libraries with SPDK in a directory, and returns it; "" without SPDK.
 var build = sync.OnceValues(func() (string, error) {
 	paths, err := exec.Command(root + "/scripts/spdk-rpath.sh").Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return "", nil // pkg-config finds none
+		return "", nil // pkg-config does not find SPDK
 	} else if err != nil {
 		return "", err
 	}
@@ -48,7 +47,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-// bench is where a test runs programs.
+// bench runs the programs of a test.
 type bench struct {
 	*demo.Stage
 	t       *testing.T
@@ -81,7 +80,7 @@ func (b *bench) each(test func(t *testing.T, target string)) {
 	t := b.t
 	for name, target := range b.targets {
 		t.Run(name, func(t *testing.T) {
-			defer b.release(t, target) // the next test's user may be another one
+			defer b.release(t, target) // the next test may run as another user
 			test(t, target)
 		})
 	}
@@ -102,7 +101,7 @@ func (b *bench) credential() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: b.user, Gid: b.user}}
 }
 
-// run runs a program by a driver and returns what it printed and how it ended.
+// run runs a program with a driver and returns its output and status.
 func (b *bench) run(t *testing.T, driver, target string, flags []string, argv ...string) (stdout, stderr string, state *os.ProcessState) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -119,13 +118,13 @@ func (b *bench) run(t *testing.T, driver, target string, flags []string, argv ..
 		require.NoError(t, err)
 	}
 	said := errs.String()
-	if strings.HasPrefix(said, "nvmecr: store ") { // where it is
+	if strings.HasPrefix(said, "nvmecr: store ") { // the line about the store
 		_, said, _ = strings.Cut(said, "\n")
 	}
 	return out.String(), said, cmd.ProcessState
 }
 
-// ok is run where nothing goes wrong and nothing is said.
+// ok is run for a program that must succeed without messages.
 func (b *bench) ok(t *testing.T, target string, flags []string, argv ...string) string {
 	t.Helper()
 	stdout, stderr, state := b.run(t, "spdk", target, flags, argv...)
@@ -149,8 +148,7 @@ func compile(t *testing.T, source string) string {
 	return program
 }
 
-// TestSameByEitherDriver: what programs print that try hard to meet what is the
-// runtime's does not depend on the driver.
+// TestSameByEitherDriver checks that programs which try to interfere with the runtime have the same output with both drivers.
 func TestSameByEitherDriver(t *testing.T) {
 	b := newBench(t)
 	b.each(func(t *testing.T, target string) {
@@ -168,7 +166,7 @@ func TestSameByEitherDriver(t *testing.T) {
 	})
 }
 
-// TestGuest: the process is as it was, but for its files.
+// TestGuest checks that the driver does not change the process, except for its files.
 func TestGuest(t *testing.T) {
 	b := newBench(t)
 	program := compile(t, "testdata/guest.c")
@@ -190,7 +188,7 @@ busy: 0
 	})
 }
 
-// TestCrash: what was synchronized is there when the program runs again.
+// TestCrash checks that synced data exists when the program runs again.
 func TestCrash(t *testing.T) {
 	b := newBench(t)
 	b.each(func(t *testing.T, target string) {
@@ -203,7 +201,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestExec: a program that another one becomes goes on with its files.
+// TestExec checks that files stay usable over exec.
 func TestExec(t *testing.T) {
 	b := newBench(t)
 	b.each(func(t *testing.T, target string) {
@@ -212,7 +210,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-// The command says which SPDK it has.
+// TestVersion checks that the command prints the version of SPDK.
 func TestVersion(t *testing.T) {
 	b := newBench(t)
 	out, err := exec.Command(b.Nvmecr, "version").Output()
@@ -220,8 +218,7 @@ func TestVersion(t *testing.T) {
 	assert.Regexp(t, `(?m)^drivers: go, spdk \d+\.\d+`, string(out))
 }
 
-// TestOtherUser takes no privileges, and nothing that another user's processes
-// have left.
+// TestOtherUser runs as an unprivileged user, with files that processes of another user have left.
 func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root: every other test is one of another user")
@@ -236,7 +233,7 @@ func TestOtherUser(t *testing.T) {
 	})
 }
 
-// TestManyRanks: many more of them than processors, of which each one polls.
+// TestManyRanks runs many more polling ranks than processors.
 func TestManyRanks(t *testing.T) {
 	const ranks = 16
 	launcher, err := exec.LookPath("mpirun.openmpi")

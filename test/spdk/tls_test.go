@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTLS: programs on a target with TLS, of whose key nothing shows. What is
-// written at a program's end arrives, with OpenSSL in the program or not.
+// TestTLS runs programs on a target with TLS, whose key must not be visible. Data written at the end of a program arrives, with or
+// without OpenSSL in the program.
 func TestTLS(t *testing.T) {
 	target := os.Getenv("NVMECR_TEST_SPDK_TLS")
 	text, err := os.ReadFile(os.Getenv("NVMECR_TEST_SPDK_TLS_KEYS"))
@@ -51,7 +51,7 @@ print(open("/nvmecr/g").read())
 		assert.Equal(t, "1000\nlast", stdout)
 	}
 
-	// Driver go has the same TLS.
+	// The driver go supports TLS, too.
 	stdout, stderr, state = b.run(t, "go", target, flags[:4], "sh", "-c", "cat /nvmecr/h; seq 1000 >/nvmecr/g; wc -l </nvmecr/g")
 	require.True(t, state.Success(), "%s\n%s%s", state, stdout, stderr)
 	assert.Equal(t, "last1000\n", stdout)

@@ -16,7 +16,7 @@ import (
 type archive struct {
 	out  *bufio.Writer
 	have map[string]bool
-	n    int // entries, and so inode numbers
+	n    int // number of entries; the last inode number
 	err  error
 }
 
@@ -62,7 +62,7 @@ func (a *archive) printf(format string, args ...any) {
 	}
 }
 
-// pad ends what has n bytes at a multiple of four.
+// pad pads n bytes to a multiple of four.
 func (a *archive) pad(n int) { a.printf("%s", "\x00\x00\x00"[:-n&3]) }
 
 // close ends the archive.
@@ -74,15 +74,14 @@ func (a *archive) close() error {
 	return a.err
 }
 
-// copy adds a file or directory of this machine as name; with what is
-// executable, the shared libraries it needs, where they are here.
+// copy adds a file or directory of this machine as name, and for executables the shared libraries at their paths.
 func (a *archive) copy(name, from string) error {
 	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		to := path.Join(name, strings.TrimPrefix(file, from))
-		info, err := os.Stat(file) // of what a link names
+		info, err := os.Stat(file) // of the target of a link
 		if err != nil {
 			return err
 		}
@@ -105,11 +104,11 @@ func (a *archive) copy(name, from string) error {
 	})
 }
 
-// libraries adds what the dynamic linker would load for a program or library.
+// libraries adds the libraries that the dynamic linker would load for a program or library.
 func (a *archive) libraries(file string) error {
 	out, err := exec.Command("ldd", file).Output()
 	if err != nil {
-		return nil // it is static
+		return nil // statically linked
 	}
 	for _, line := range strings.Split(string(out), "\n") {
 		line = strings.TrimSpace(line)

@@ -24,25 +24,25 @@ import (
 // Options of a guest.
 type Options struct {
 	Kernel Kernel
-	// Modules are loaded in this order, with those they need: NAME [PARAMETERS].
+	// Modules are loaded in this order, with their dependencies: NAME [PARAMETERS].
 	Modules []string
-	// Programs of this machine, names or paths, are at the same path in the
-	// guest, with the shared libraries that ldd knows of.
+	// Programs are programs of this machine, names or paths. They have the same path in the guest, with the shared libraries that ldd
+	// lists.
 	Programs []string
-	// Files and directories of this machine, by their path in the guest;
-	// libraries as for Programs. What a program opens by itself goes here.
+	// Files are files and directories of this machine, by their path in the guest; libraries as for Programs. Files that a program opens
+	// by itself belong here.
 	Files map[string]string
-	// Memory in MiB, 0 for 1024. All files of the guest are in it too.
+	// Memory is the memory in MiB, 0 for 1024. It includes all files of the guest.
 	Memory int
-	// Args are more arguments of QEMU.
+	// Args are additional arguments of QEMU.
 	Args []string
-	// Append is more of the kernel's command line.
+	// Append is appended to the kernel's command line.
 	Append string
-	// Ports of the guest that can be reached from here; see Port.
+	// Ports are the ports of the guest that can be reached from this machine; see Port.
 	Ports []int
 }
 
-// A Guest is a virtual machine that runs. It is safe for concurrent use.
+// A Guest is a running virtual machine. It is safe for concurrent use.
 type Guest struct {
 	dir   string
 	cmd   *exec.Cmd
@@ -50,19 +50,19 @@ type Guest struct {
 	ports map[int]int
 	ended chan struct{} // closed when QEMU has ended
 
-	mu      sync.Mutex // guards what follows, and writing to conn
+	mu      sync.Mutex // guards the fields below, and writing to conn
 	out     *json.Encoder
 	last    int
 	waiting map[int]chan wire.Reply
 }
 
-// A Result is what a script came to.
+// A Result is the result of a script.
 type Result struct {
 	Code           int // the exit status
 	Stdout, Stderr string
 }
 
-// Err is nil for a script that succeeded.
+// Err returns nil for a script that succeeded.
 func (r Result) Err() error {
 	if r.Code == 0 {
 		return nil
@@ -70,12 +70,11 @@ func (r Result) Err() error {
 	return fmt.Errorf("exit status %d: %s%s", r.Code, r.Stdout, r.Stderr)
 }
 
-// Gateway is the address by which a guest reaches what listens on 127.0.0.1 of
-// this machine.
+// Gateway is the address by which a guest reaches listeners on 127.0.0.1 of this machine.
 const Gateway = "10.0.2.2"
 
-// Start boots a guest with files below dir, which must be there, and waits
-// until it can run scripts. It ends with Close, or when this process does.
+// Start boots a guest with files below dir, which must exist, and waits until it can run scripts. It ends with Close, or when this
+// process ends.
 func Start(ctx context.Context, dir string, o Options) (g *Guest, err error) {
 	dir, err = os.MkdirTemp(dir, "guest")
 	if err != nil {
@@ -120,13 +119,13 @@ func (g *Guest) boot(ctx context.Context, o Options, image string) error {
 	defer channel.Close()
 	g.cmd = exec.Command(qemu, g.arguments(o, image)...)
 	g.cmd.Stdout, g.cmd.Stderr, g.cmd.ExtraFiles = console, console, []*os.File{channel}
-	// What is typed at the terminal is for us.
+	// Signals of the terminal are for this process.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := g.cmd.Start(); err != nil {
 		return err
 	}
 	go func() {
-		_ = g.cmd.Wait() // the console tells more
+		_ = g.cmd.Wait() // the console has the reason
 		close(g.ended)
 	}()
 	g.out = json.NewEncoder(g.conn)
@@ -147,8 +146,8 @@ func (g *Guest) removeImage(image string, reply wire.Reply) error {
 	return os.Remove(image)
 }
 
-// channel makes the channel, and returns QEMU's end. It has no name: that of a socket has at
-// most 107 bytes, and the paths of temporary directories may be longer.
+// channel creates the channel, and returns QEMU's end. It is a socket without a name, since names have at most 107 bytes, and the paths
+// of temporary directories may be longer.
 func (g *Guest) channel() (theirs *os.File, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -163,7 +162,7 @@ func (g *Guest) channel() (theirs *os.File, err error) {
 	return theirs, nil
 }
 
-// channelFD is the number of QEMU's end: that of the first of Cmd.ExtraFiles.
+// channelFD is the descriptor of QEMU's end: the first of Cmd.ExtraFiles.
 const channelFD = 3
 
 func (g *Guest) arguments(o Options, image string) []string {
@@ -186,10 +185,10 @@ func (g *Guest) arguments(o Options, image string) []string {
 	return append(args, o.Args...)
 }
 
-// accelerator is KVM where the processor has what it takes. A /dev/kvm alone
-// says little: in virtual machines there are some on which no kernel boots.
+// accelerator returns KVM if the processor supports it. /dev/kvm alone is no proof: in some virtual machines it exists although no kernel
+// boots with it.
 func accelerator() string {
-	facts, _ := os.ReadFile("/proc/cpuinfo") // without it the interpreter is always right
+	facts, _ := os.ReadFile("/proc/cpuinfo") // on an error use the interpreter, which always works
 	kvm, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err == nil {
 		kvm.Close()
@@ -200,7 +199,7 @@ func accelerator() string {
 	return "tcg,thread=multi"
 }
 
-// receive hands replies out until the guest ends.
+// receive distributes replies until the guest ends.
 func (g *Guest) receive() {
 	in := json.NewDecoder(g.conn)
 	for {
@@ -228,8 +227,7 @@ func (g *Guest) await(ctx context.Context, c <-chan wire.Reply) (wire.Reply, err
 	}
 }
 
-// Run runs a script of the guest's /bin/sh to its end; when ctx ends it is
-// killed. The error is nil also for a script that fails.
+// Run runs a script by /bin/sh of the guest to its end; when ctx ends it is killed. The error is nil also for a script that fails.
 func (g *Guest) Run(ctx context.Context, script string) (Result, error) {
 	return g.RunInput(ctx, script, nil)
 }
@@ -251,20 +249,20 @@ func (g *Guest) RunInput(ctx context.Context, script string, stdin []byte) (Resu
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		delete(g.waiting, id)
-		_ = g.out.Encode(wire.Request{ID: id, Kill: true}) // it may be the guest that ended
+		_ = g.out.Encode(wire.Request{ID: id, Kill: true}) // fails if the guest has ended
 		return Result{}, err
 	}
 	return Result{r.Code, string(r.Stdout), string(r.Stderr)}, nil
 }
 
-// Port is where a port of the guest is on 127.0.0.1 of this machine.
+// Port returns the port on 127.0.0.1 of this machine for a port of the guest.
 func (g *Guest) Port(inside int) int { return g.ports[inside] }
 
 func (g *Guest) console() string { return filepath.Join(g.dir, "console") }
 
-// Console is the last of what the kernel of the guest printed.
+// Console returns the end of the output of the guest's kernel.
 func (g *Guest) Console() string {
-	text, _ := os.ReadFile(g.console()) // it is only ever shown
+	text, _ := os.ReadFile(g.console()) // used in messages only
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
@@ -275,13 +273,13 @@ func (g *Guest) Close() error {
 		g.conn.Close()
 	}
 	if g.cmd != nil && g.cmd.Process != nil {
-		_ = g.cmd.Process.Kill() // it may have ended
+		_ = g.cmd.Process.Kill() // may have ended
 		<-g.ended
 	}
 	return os.RemoveAll(g.dir)
 }
 
-// freePort returns a port that nobody listens on at the moment.
+// freePort returns a port that is free at the moment.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unpack returns what a list of a cpio archive would be, with the contents.
+// unpack returns the listing of a cpio archive, with the contents.
 func unpack(t *testing.T, b []byte) []string {
 	var all []string
 	for {
@@ -59,7 +59,7 @@ func TestArchive(t *testing.T) {
 	}, unpack(t, content))
 }
 
-// TestLibraries copies this very program's kind: one that is linked dynamically.
+// TestLibraries copies a dynamically linked program.
 func TestLibraries(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "archive"))
 	require.NoError(t, err)

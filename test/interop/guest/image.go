@@ -13,8 +13,7 @@ import (
 	"nvmecr/test/interop/guest/wire"
 )
 
-// always are the modules that every guest has: its console, its network, and
-// checksums that others ask the kernel for by name.
+// always are the modules of every guest: for its console, its network, and checksums that other modules request by name.
 var always = []string{"virtio_pci", "virtio_net", "virtio_console", "virtio_rng", "configfs", "crc32c_generic", "crc32_generic"}
 
 // writeImage writes the initial file system of a guest.
@@ -28,7 +27,7 @@ func writeImage(ctx context.Context, file string, o Options) (err error) {
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/tmp", "/run", "/mnt", "/etc", "/busybox", "/var/tmp"} {
 		a.add(dir, kindDirectory|0o755, 0, nil)
 	}
-	// The first process needs it before it can mount anything.
+	// The first process needs it before it mounts anything.
 	a.add("/dev/console", kindDevice|0o600, 5<<8|1, nil)
 	a.add("/bin/sh", kindLink|0o777, 0, []byte("busybox"))
 	if err := addAgent(ctx, a, filepath.Dir(file)); err != nil {
@@ -99,8 +98,7 @@ func addFiles(a *archive, o Options) error {
 	return nil
 }
 
-// Find returns the path of a program, looked for also where only root does; ""
-// if it is not installed.
+// Find returns the path of a program, also in root's directories; "" if it is not installed.
 func Find(name string) string {
 	for _, dir := range []string{"", "/usr/sbin", "/sbin"} {
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {

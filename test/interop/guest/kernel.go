@@ -11,15 +11,14 @@ import (
 	"strings"
 )
 
-// A Kernel is one that was unpacked: boot/vmlinuz-VERSION, boot/config-VERSION
-// and lib/modules/VERSION below a directory.
+// A Kernel is an unpacked kernel: boot/vmlinuz-VERSION, boot/config-VERSION and lib/modules/VERSION below a directory.
 type Kernel struct {
-	Name    string // of the directory
+	Name    string // name of the directory
 	Version string
 	root    string
 }
 
-// Kernels returns those in the directories below dir; none if it is not there.
+// Kernels returns the kernels in the directories below dir; none if it does not exist.
 func Kernels(dir string) ([]Kernel, error) {
 	images, err := filepath.Glob(filepath.Join(dir, "*", "boot", "vmlinuz-*"))
 	var all []Kernel
@@ -30,8 +29,7 @@ func Kernels(dir string) ([]Kernel, error) {
 	return all, err
 }
 
-// Has reports whether the kernel was built with CONFIG_option, as a part of it
-// or as a module.
+// Has reports whether the kernel was built with CONFIG_option, built in or as a module.
 func (k Kernel) Has(option string) bool {
 	text, err := os.ReadFile(filepath.Join(k.root, "boot", "config-"+k.Version))
 	if err != nil {
@@ -47,10 +45,10 @@ func (k Kernel) Has(option string) bool {
 
 func (k Kernel) image() string { return filepath.Join(k.root, "boot", "vmlinuz-"+k.Version) }
 
-// modules is what a kernel can load.
+// modules are the modules that a kernel can load.
 type modules struct {
 	dir     string
-	needs   map[string][]string // by path below dir: those to load before, the last of them first
+	needs   map[string][]string // by path below dir: dependencies, to be loaded in reverse order
 	paths   map[string]string   // by name
 	builtin map[string]bool
 }
@@ -80,17 +78,16 @@ func eachLine(path string, do func(string)) error {
 	return in.Err()
 }
 
-// moduleName is what the kernel calls the module of a file.
+// moduleName returns the kernel's name of the module in a file.
 func moduleName(path string) string {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// A module to load.
+// A module is a module to load.
 type module struct{ path, parameters string }
 
-// order returns what has to be loaded for wanted, each NAME [PARAMETERS], in
-// an order that works.
+// order returns the modules to load for wanted, each NAME [PARAMETERS], in the required order.
 func (m *modules) order(wanted []string) ([]module, error) {
 	var all []module
 	add := func(path, parameters string) {
@@ -116,7 +113,7 @@ func (m *modules) order(wanted []string) ([]module, error) {
 	return all, nil
 }
 
-// read returns a module as the kernel takes it.
+// read returns the uncompressed content of a module.
 func (m *modules) read(path string) ([]byte, error) {
 	path = filepath.Join(m.dir, path)
 	switch filepath.Ext(path) {

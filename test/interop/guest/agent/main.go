@@ -1,6 +1,5 @@
-// Command agent is the first process of a guest: it loads modules, sets the
-// network up, and runs what the machine outside asks for. When nobody is
-// there outside any more it turns the guest off.
+// Command agent is the first process of a guest: it loads modules, configures the network, and executes requests of the host. When the
+// host closes the channel it powers the guest off.
 package main
 
 import (
@@ -29,7 +28,7 @@ func main() {
 		fmt.Println("agent:", err)
 	}
 	unix.Sync()
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // there is nothing to do if it fails
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // nothing can be done if it fails
 }
 
 // start makes the system usable and returns the channel to the outside.
@@ -57,7 +56,7 @@ func start() (*os.File, error) {
 	return port, json.NewEncoder(port).Encode(ready)
 }
 
-// loadModules loads what the list has, in its order.
+// loadModules loads the modules of the list, in order.
 func loadModules() error {
 	list, err := os.ReadFile(wire.ModuleList)
 	if err != nil {
@@ -86,10 +85,10 @@ func loadModule(path, parameters string) error {
 	return err
 }
 
-// openChannel waits for the port, which its driver makes when it likes.
+// openChannel waits until the driver has created the port.
 func openChannel() (*os.File, error) {
 	for range 1000 {
-		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name") // the pattern is right
+		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name") // the pattern is valid
 		for _, n := range names {
 			if text, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(text)) == wire.Channel {
 				return os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(n))), os.O_RDWR, 0)
@@ -100,8 +99,8 @@ func openChannel() (*os.File, error) {
 	return nil, errors.New("there is no port " + wire.Channel)
 }
 
-// setUp gives the guest its small commands and its network: the address and
-// the router are those that QEMU's user network has for every guest.
+// setUp installs busybox's commands and configures the network: address and router are those that QEMU's user network has for every
+// guest.
 func setUp() error {
 	reply := run(wire.Request{Script: `set -e
 		/bin/busybox --install -s /busybox
@@ -116,9 +115,9 @@ func setUp() error {
 	return nil
 }
 
-// serve runs what is asked for until nobody asks any more.
+// serve executes requests until the channel is closed.
 func serve(port *os.File) {
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	out := json.NewEncoder(port)
 	running := map[int]chan struct{}{}
 
@@ -145,7 +144,7 @@ func serve(port *os.File) {
 			mu.Lock()
 			defer mu.Unlock()
 			delete(running, r.ID)
-			_ = out.Encode(reply) // who is not there any more is noticed by the reader
+			_ = out.Encode(reply) // the reader notices a closed channel
 		}()
 	}
 }
@@ -156,7 +155,7 @@ func run(r wire.Request, kill <-chan struct{}) wire.Reply {
 	cmd := exec.Command("/bin/busybox", "sh", "-c", r.Script)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.Stdin), &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = time.Second // what it left behind may hold its output
+	cmd.WaitDelay = time.Second // remaining processes may have its output open
 	err := cmd.Start()
 	if err == nil {
 		ended := make(chan struct{})

@@ -1,21 +1,19 @@
-// Package wire is what the two ends of a guest's control channel say: values
-// of these types in JSON, one after another.
+// Package wire has the messages on a guest's control channel: values of these types in JSON, one after another.
 package wire
 
 // A Request asks the guest to run a script.
 type Request struct {
 	ID     int
-	Script string // for its /bin/sh
+	Script string // for /bin/sh of the guest
 	Stdin  []byte
 	// Kill ends the script of that ID instead.
 	Kill bool
 }
 
-// A Reply says what a script came to. The first one, with the ID 0, says that
-// the guest is up, or on Stderr why it is not.
+// A Reply is the result of a script. The first reply, with the ID 0, means that the guest is up, or has on Stderr why it is not.
 type Reply struct {
 	ID             int
-	Code           int // the exit status; -1 where a signal ended it
+	Code           int // exit status; -1 if a signal ended it
 	Stdout, Stderr []byte
 }
 
