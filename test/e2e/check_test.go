@@ -135,7 +135,7 @@ func TestFsckUsage(t *testing.T) {
 	}
 	out := call(t, s, "verify").ok(t)
 	assert.Contains(t, out, "read; nothing can be verified")
-	assert.Contains(t, out, "without checksums")
+	assert.Contains(t, out, "there are no checksums to compare with")
 }
 
 // TestFsckWhileAJobRuns checks a store in use, and that a repair of it is refused.

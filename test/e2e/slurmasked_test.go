@@ -147,5 +147,5 @@ func (c *slurmCluster) awaitHeld(id string) {
 		job, _ = c.on("ctl", "scontrol", "show", "job", id)
 		return strings.Contains(job, "Reason=job_requeued_in_held_state")
 	}, "a job that is held")
-	assert.Contains(c.t, job, "AdminComment=nvmecr: 2 targets are wanted, and 0 of 2 can be had")
+	assert.Contains(c.t, job, "AdminComment=nvmecr: 2 targets are wanted, and 0 of 2 are available")
 }
