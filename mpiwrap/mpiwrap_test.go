@@ -87,7 +87,7 @@ func expected(shared []string, lowest []int) []string {
 		lines = append(lines,
 			fmt.Sprintf("%d formatted: <nil>", r),
 			fmt.Sprintf("%d not formatted: %s, true", r, notFormatted),
-			fmt.Sprintf("%d failed: rank 0, %v, cause of %d bytes the mappi, mine %v", r, syscall.EIO, len("the mapping 0*2,7 names target 7, and they are 0 to 0"), r == 0),
+			fmt.Sprintf("%d failed: rank 0, %v, cause of %d bytes the mappi, mine %v", r, syscall.EIO, len("the mapping 0*2,7 names target 7, and there are targets 0 to 0"), r == 0),
 			fmt.Sprintf("joined %d of 4, shared %s", r, shared[r]),
 			fmt.Sprintf("%d all well: <nil>", r),
 			fmt.Sprintf("%d failed: rank 2, %v, cause of %d bytes disk full, mine %v", r, syscall.ENOSPC, maxCause, r == 2),
