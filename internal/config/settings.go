@@ -240,7 +240,7 @@ var settings = []Setting{
 		Help:    "existing `DIRECTORY` of a parallel file system, or s3://BUCKET/PREFIX, to which checkpoints are copied from the store; see nvmecr drain",
 		initial: text(""),
 		parse: func(c *Config, v string) (err error) {
-			if c.Level2 = v; v != "" && !strings.HasPrefix(v, "s3://") {
+			if c.Level2 = v; c.Level2IsDirectory() {
 				c.Level2, err = filepath.Abs(v)
 			}
 			return err
