@@ -133,7 +133,7 @@ func TestChecker(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(dir, "readback", "empty"), 0o700))
 			writeFiles(t, filepath.Join(dir, "readback", "copy", "a0"), c.copy)
 			writeFiles(t, filepath.Join(dir, "readback", "again", "a0"), map[string]string{"f": w(20, 3)})
-			err := readJournals(dir)
+			err := readJournals(dir, false)
 			if c.want == "" {
 				assert.NoError(t, err)
 			} else {
@@ -143,9 +143,47 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-func readJournals(dir string) error {
+// TestCheckerOfTree has a write in doubt over bytes that another rank may have written: the copy may still have those, each write of
+// them as a whole.
+func TestCheckerOfTree(t *testing.T) {
+	const journal = "\n= start 0 of 1 pid 1 .\n= readback empty .\n1 > mkdir - .\n1 < 0 0 .\n2 > open 0 f c .\n2 < 0 0 .\n" +
+		"3 > write 0 0 20 .\n3 < 20 0 .\n4 > pwrite 0 30 10 .\n4 < 10 0 .\n" +
+		"5 > pwrite 0 10 50 .\n\n= start 0 of 1 pid 1 .\n= readback copy .\n"
+	b := func(version uint32, from, to int) string {
+		b := make([]byte, to-from)
+		source{1, version}.fill(b, int64(from))
+		return string(b)
+	}
+	for name, c := range map[string]struct {
+		copy, want string
+		otherwise  bool // without one tree
+	}{
+		"not done":           {b(3, 0, 20) + string(make([]byte, 10)) + b(4, 30, 40), "", true},
+		"done":               {b(3, 0, 10) + b(5, 10, 60), "", true},
+		"over no other":      {b(3, 0, 20) + b(5, 20, 30) + b(4, 30, 40) + b(5, 40, 60), "", false},
+		"over the first one": {b(3, 0, 10) + b(5, 10, 30) + b(4, 30, 40) + b(5, 40, 60), "", false},
+		"its end is missing": {b(3, 0, 20) + b(5, 20, 30) + b(4, 30, 40), "size: expected", false},
+		"a hole is left":     {b(3, 0, 20) + string(make([]byte, 10)) + b(4, 30, 40) + b(5, 40, 60), "size: expected", false},
+		"half over another":  {b(3, 0, 20) + b(5, 20, 35) + b(4, 35, 40) + b(5, 40, 60), "size: expected", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "r0.a0.journal"), []byte(journal), 0o600))
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "readback", "empty"), 0o700))
+			writeFiles(t, filepath.Join(dir, "readback", "copy", "a0"), map[string]string{"f": c.copy})
+			if err := readJournals(dir, true); c.want == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, c.want)
+			}
+			assert.Equal(t, c.otherwise, readJournals(dir, false) == nil)
+		})
+	}
+}
+
+func readJournals(dir string, tree bool) error {
 	never := new(faults)
-	c := &checker{dir: dir, excused: never.excused, whole: 1 << 20, tally: newTally(io.Discard), histories: []*history{{model: newModel()}}}
+	c := &checker{dir: dir, excused: never.excused, whole: 1 << 20, tree: tree, tally: newTally(io.Discard), histories: []*history{{model: newModel()}}}
 	return c.readJournals()
 }
 

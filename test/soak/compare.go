@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,7 @@ func (c *checker) verifyReadback(w *history, copied string) error {
 func (c *checker) find(w *history, copied string) (m *model, n int64, differences string, err error) {
 	dir := filepath.Join(copied, fmt.Sprintf("a%d", w.number))
 	var said []string
-	for _, s := range w.states(dir, c.whole) {
+	for _, s := range w.states(dir, c) {
 		n, differences, err := s.model.compare(dir)
 		if err != nil {
 			return nil, 0, "", err
@@ -56,32 +57,45 @@ type state struct {
 }
 
 // states returns the possible states of the directory.
-func (w *history) states(dir string, whole int64) []state {
+func (w *history) states(dir string, c *checker) []state {
 	if w.pending == nil {
 		return []state{{"where nothing was in doubt", w.model.clone()}}
 	}
 	o := w.pending
 	all := []state{{fmt.Sprintf("without the operation in doubt (%v)", o), w.model.clone()}}
-	with := func(name string, limit int64) {
+	with := func(name string, limit int64) *model {
 		m := w.model.clone()
-		if _, err := m.apply(o, limit); err == nil {
-			all = append(all, state{name, m})
+		if _, err := m.apply(o, limit); err != nil {
+			return nil
 		}
+		all = append(all, state{name, m})
+		return m
 	}
 	with("with it", o.limit())
-	if o.pieces(whole) {
-		if n := w.model.began(o, dir); n > 0 {
-			with(fmt.Sprintf("with its first %d bytes", n), n)
+	if !o.writes() || !o.pieces(c.whole) && !c.tree {
+		return all
+	}
+	found, old := w.model.copyOf(o, dir)
+	if n := found.began(o, nil); n > 0 && o.pieces(c.whole) {
+		with(fmt.Sprintf("with its first %d bytes", n), n)
+	}
+	if n := found.began(o, old); n > 0 && c.tree && (n == o.limit() || o.pieces(c.whole)) {
+		if m := with(fmt.Sprintf("with its first %d bytes, but for some that were there before", n), n); m != nil {
+			f := m.handles[o.name(0)].file
+			f.data = f.data.keep(old, o, found)
 		}
 	}
 	return all
 }
 
-// began returns how many bytes of the write o are in the copy dir.
-func (m *model) began(o *operation, dir string) int64 {
+// found is what the copy of a file has of the range that an operation writes. It is short if the file ends before.
+type found []byte
+
+// copyOf returns what the copy dir has of the range of the write o, and what the file had before.
+func (m *model) copyOf(o *operation, dir string) (found, content) {
 	h := m.handles[o.name(0)]
 	if h == nil {
-		return 0
+		return nil, nil
 	}
 	for name, f := range m.names {
 		if f != h.file {
@@ -89,18 +103,55 @@ func (m *model) began(o *operation, dir string) int64 {
 		}
 		local, err := os.Open(filepath.Join(dir, name))
 		if err != nil {
-			return 0
+			return nil, nil
 		}
 		defer local.Close()
-		got, want := make([]byte, o.number(2)), make([]byte, o.number(2))
+		got := make([]byte, o.number(2))
 		n, _ := local.ReadAt(got, o.number(1)) // missing bytes do not count
-		o.source.fill(want, o.number(1))
-		if i := differ(got[:n], want[:n]); i >= 0 {
-			n = i
-		}
-		return int64(n)
+		return got[:n], f.data
 	}
-	return 0
+	return nil, nil
+}
+
+// began returns how many bytes the write o has written, where bytes that the file had before count as well. Holes are no such bytes.
+func (b found) began(o *operation, old content) int64 {
+	want := make([]byte, len(b))
+	o.source.fill(want, o.number(1))
+	start := int64(0)
+	for _, e := range old {
+		if a, z := o.clip(start, e.end, len(b)); e.from != (source{}) && a < z && b.equal(e.from, o, a, z) {
+			e.from.fill(want[a:z], o.number(1)+a)
+		}
+		start = e.end
+	}
+	if i := differ(b, want); i >= 0 {
+		return int64(i)
+	}
+	return int64(len(b))
+}
+
+// clip returns the part of a range of the file that is in the n bytes that o writes, relative to them.
+func (o *operation) clip(start, end int64, n int) (a, z int64) {
+	return max(0, start-o.number(1)), min(int64(n), end-o.number(1))
+}
+
+// equal reports whether b has at [a, z) what s writes.
+func (b found) equal(s source, o *operation, a, z int64) bool {
+	want := make([]byte, z-a)
+	s.fill(want, o.number(1)+a)
+	return bytes.Equal(b[a:z], want)
+}
+
+// keep returns c with the extents of old that o writes to and that the copy still has.
+func (c content) keep(old content, o *operation, b found) content {
+	start := int64(0)
+	for _, e := range old {
+		if a, z := o.clip(start, e.end, len(b)); e.from != (source{}) && a < z && b.equal(e.from, o, a, z) {
+			c = c.write(o.number(1)+a, z-a, e.from)
+		}
+		start = e.end
+	}
+	return c
 }
 
 // compare returns the differences between the directory on the local disk and the model, and the number of bytes compared.

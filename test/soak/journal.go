@@ -35,10 +35,15 @@ func (o *operation) String() string {
 	return fmt.Sprintf("%v: %s %s", o.source, o.verb, strings.Join(o.args, " "))
 }
 
+// writes reports whether o writes data to a file.
+func (o *operation) writes() bool {
+	return o.verb == "stream" || o.verb == "write" || o.verb == "pwrite"
+}
+
 // pieces reports whether any prefix of the data of o may be written after a crash: o takes several calls, or is larger than an atomic
 // write.
 func (o *operation) pieces(whole int64) bool {
-	return o.verb == "stream" || (o.verb == "write" || o.verb == "pwrite") && o.number(2) > whole
+	return o.verb == "stream" || o.writes() && o.number(2) > whole
 }
 
 // arguments of each verb: a name or handle, or # for a number.
@@ -90,6 +95,7 @@ type checker struct {
 	dir       string // directory of the round, with journals and copies
 	excused   func(starting bool, at int64) bool
 	whole     int64 // the largest atomic write
+	tree      bool  // a write in doubt may be missing where other ranks have written
 	tally     *tally
 	histories []*history
 }
@@ -252,8 +258,7 @@ const noLimit = 1 << 62
 
 // limit returns the number of bytes that o writes.
 func (o *operation) limit() int64 {
-	switch o.verb {
-	case "write", "pwrite", "stream":
+	if o.writes() {
 		return o.number(2)
 	}
 	return noLimit

@@ -232,7 +232,7 @@ func ended() context.Context {
 
 // check reads the journals and checks the store from outside.
 func (r *round) check() error {
-	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tally: r.tally, histories: r.histories}
+	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tree: r.tree, tally: r.tally, histories: r.histories}
 	if err := c.readJournals(); err != nil {
 		return err
 	}
