@@ -18,14 +18,14 @@ func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opti
 	if s.Compress != Plain {
 		return l.getCompressed(ctx, s, f, w, o)
 	}
-	from, err := l.root.Open(filepath.Join(filepath.Base(s.Dir), s.In(f)), os.O_RDONLY, 0)
+	stored, err := l.root.Open(filepath.Join(filepath.Base(s.Dir), s.In(f)), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
+	from := newReadAhead(stored, f.Size)
 	defer from.Close()
-	buf := make([]byte, blockSize)
 	for i := range f.segments() {
-		if err := getSegment(ctx, from, w, f, i, buf); err != nil {
+		if err := getSegment(ctx, from, w, f, i); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.In(f)), err)
 		}
 		_, n := f.segment(i)
@@ -48,7 +48,7 @@ func (l *Level) getCompressed(ctx context.Context, s *Set, f *File, w io.WriterA
 	return nil
 }
 
-func getSegment(ctx context.Context, from file, w io.WriterAt, f *File, segment int, buf []byte) error {
+func getSegment(ctx context.Context, from *readAhead, w io.WriterAt, f *File, segment int) error {
 	off, n := f.segment(segment)
 	sum, end := uint64(0), off+n
 	for off < end {
@@ -62,8 +62,8 @@ func getSegment(ctx context.Context, from file, w io.WriterAt, f *File, segment 
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			part := buf[:min(int64(len(buf)), hole-off)]
-			if n, err := from.ReadAt(part, off); n < len(part) {
+			part, err := from.block(off, hole)
+			if err != nil {
 				return errors.Join(err, ErrDamaged)
 			}
 			sum = crc64.Update(sum, part)

@@ -101,6 +101,11 @@ func (j *joined) ReadAt(b []byte, off int64) error {
 // get writes the file to w. Segments with a wrong checksum are computed again, without the shards whose own checksums
 // are wrong.
 func (j *joined) get(ctx context.Context, w io.WriterAt, o Options) error {
+	for i, s := range j.shards {
+		if s.file != nil {
+			j.shards[i].file = newReadAhead(s.file, j.shardSize(j.size))
+		}
+	}
 	for i := 0; int64(i)*SegmentSize < j.shardSize(j.size); i++ {
 		n, err := j.segment(ctx, i, intoHoles(w))
 		if errors.Is(err, ErrDamaged) {
