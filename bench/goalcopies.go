@@ -33,7 +33,7 @@ func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err er
 	err = aside(func() (err error) {
 		memory := make([]string, targets+2) // two are for raw reads and writes
 		for i := range memory {
-			memory[i] = fmt.Sprintf("mem:%d", uint64(e.namespace(4*e.Size))) // half of it is for copies
+			memory[i] = fmt.Sprintf("mem:%d", uint64(e.namespace((2*rebuiltSizes+2)*e.Size))) // half of it is for copies
 		}
 		t, err = e.startTarget(ctx, memory...)
 		return err
@@ -60,26 +60,38 @@ func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err er
 	return l.rebuilds(ctx, g, t.ids[targets:])
 }
 
-// rebuilds copies the last checkpoint back to the store, and beside that reads as much from a target and writes it to another one, each alone.
+// rebuiltSizes is the size of the checkpoint that is copied back, in checkpoints of the application: what is copied back after a target was
+// lost is as large as the target.
+const rebuiltSizes = 4
+
+// rebuilds copies a checkpoint back to the store, and beside that reads as much from a target and writes it to another one, each alone.
+// What it takes to copy a checkpoint of one transfer back is the start of the command, and does not count.
 func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.TransportID) error {
-	length := nvmf.Bytes(l.Ranks) * l.set.size
-	var rebuilt, raw stats.Sample
+	large, small := *l, *l
+	large.set.size, small.set.size, small.keep = rebuiltSizes*l.set.size, l.set.transfer, 2
+	for i, one := range []*levelRun{&large, &small} {
+		if _, _, _, err := one.drainOne(ctx, l.Rounds+1+i); err != nil {
+			return err
+		}
+	}
+	length := nvmf.Bytes(l.Ranks) * (large.set.size - small.set.size)
+	var starts, rebuilt, raw stats.Sample
 	for round := range 1 + l.Rounds {
 		l.progress("copying a checkpoint back", round, 1+l.Rounds)
-		took, err := l.restore(ctx, "copies", l.Rounds)
+		start, err := small.restore(ctx, "copies", l.Rounds+2)
 		if err != nil {
 			return err
 		}
-		alone := 0.0
-		for i, op := range []nvmf.Opcode{nvmf.Read, nvmf.Write} {
-			seconds, err := rawAt(ctx, targets[i], op, length)
-			if err != nil {
-				return err
-			}
-			alone += seconds
+		took, err := large.restore(ctx, "copies", l.Rounds+1)
+		if err != nil {
+			return err
+		}
+		alone, err := rawCopy(ctx, targets, length)
+		if err != nil {
+			return err
 		}
 		if round > 0 {
-			rebuilt, raw = append(rebuilt, took.Seconds()), append(raw, alone)
+			starts, rebuilt, raw = append(starts, start.Seconds()), append(rebuilt, (took-start).Seconds()), append(raw, alone)
 		}
 	}
 	ratios, err := stats.Ratios(raw, rebuilt)
@@ -89,19 +101,50 @@ func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.Tran
 	amount := float64(length / nvmf.MiB)
 	g.add(result.Goal{ // reads and writes overlap, so it is no ceiling
 		What: "a checkpoint that was " + l.verb() + " is copied back, beside reading one target and writing another one, each alone", Limit: rebuildRate, Unit: result.Ratio,
-		Measured: result.Interval(ratios), Beside: fmt.Sprintf("%s of %s", mibPerSecond.Format(result.Per(amount, rebuilt).Value), mibPerSecond.Full(result.Per(amount, raw).Value)),
+		Measured: result.Interval(ratios), Beside: fmt.Sprintf("%s of %s, once the command has started, which takes %s",
+			mibPerSecond.Format(result.Per(amount, rebuilt).Value), mibPerSecond.Full(result.Per(amount, raw).Value), result.Duration.Full(starts.Median())),
 	})
 	return nil
 }
 
-// rawAt is rawSeconds on a target.
-func rawAt(ctx context.Context, id nvmf.TransportID, op nvmf.Opcode, length nvmf.Bytes) (seconds float64, err error) {
+// rawCopy reads length bytes from the first target, and then writes as many to the second one. These are deallocated before, as the store's
+// space for a checkpoint that was removed is: a target in memory has to get memory for them again.
+func rawCopy(ctx context.Context, targets []nvmf.TransportID, length nvmf.Bytes) (seconds float64, err error) {
+	for i, op := range []nvmf.Opcode{nvmf.Read, nvmf.Write} {
+		err := withDevice(ctx, targets[i], func(dev nvmf.Device) error {
+			if op == nvmf.Write {
+				if err := deallocate(ctx, dev, length); err != nil {
+					return err
+				}
+			}
+			s, err := rawSeconds(ctx, dev, op, length)
+			seconds += s
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return seconds, nil
+}
+
+func withDevice(ctx context.Context, id nvmf.TransportID, use func(nvmf.Device) error) error {
 	dev, err := dial.Open(ctx, id, dial.Options{})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	return rawSeconds(ctx, dev, op, length)
+	return errors.Join(use(dev), dev.Close())
+}
+
+// deallocate deallocates the first bytes of a device.
+func deallocate(ctx context.Context, dev nvmf.Device, length nvmf.Bytes) error {
+	q, err := dev.OpenQueue(ctx, 1)
+	if err != nil {
+		return err
+	}
+	cmd := []*nvmf.Command{{Opcode: nvmf.Deallocate, Blocks: nvmf.LBA(length / dev.Identity().LBASize)}}
+	q.Submit(cmd)
+	return errors.Join(q.Wait(cmd), q.Close())
 }
 
 // copying returns the state of a process that copies to other targets. Its copying threads have

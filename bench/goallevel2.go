@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"nvmecr/bench/result"
@@ -29,10 +30,11 @@ const drained = "drained.{step}.*"
 // A levelRun is an application with a store, and with a slow directory as second level.
 type levelRun struct {
 	*Env
-	a   *application
-	dir string // of the store on the second level; "": checkpoints are copied to other targets
-	set work   // a checkpoint that is drained
-	w   work   // one that is not
+	a    *application
+	dir  string // of the store on the second level; "": checkpoints are copied to other targets
+	set  work   // a checkpoint that is drained
+	w    work   // one that is not
+	keep int    // how many drained checkpoints are kept
 }
 
 // level2 measures what a second level costs an application, and how fast a checkpoint is restored
@@ -80,7 +82,7 @@ func (b *testbed) levelRun(ctx context.Context) (*levelRun, error) {
 // levels is the application with checkpoints that go to dir.
 func (e *Env) levels(a *application, dir string) *levelRun {
 	return &levelRun{
-		Env: e, a: a, dir: dir, set: work{size: e.Size, transfer: e.Transfer},
+		Env: e, a: a, dir: dir, keep: 1, set: work{size: e.Size, transfer: e.Transfer},
 		w: work{size: max(e.Size/8/e.Transfer, 1) * e.Transfer, transfer: e.Transfer},
 	}
 }
@@ -220,7 +222,7 @@ const (
 
 // startDrain starts a drain of the k-th checkpoint.
 func (l *levelRun) startDrain(k int) (*drain, error) {
-	d := &drain{cmd: l.a.tool("drain", "--follow", "--keep", "1", drained), done: make(chan error, 1)}
+	d := &drain{cmd: l.a.tool("drain", "--follow", "--keep", strconv.Itoa(l.keep), drained), done: make(chan error, 1)}
 	d.now = d.copying
 	if l.dir != "" {
 		d.now = draining(l.dir, fmt.Sprintf("drained.%d", k))
@@ -320,7 +322,7 @@ func (l *levelRun) restore(ctx context.Context, from string, k int) (took time.D
 		return 0, err
 	}
 	begin := time.Now()
-	said, err := l.a.tool("restore", "--from", from, drained).CombinedOutput()
+	said, err := l.a.tool("restore", "--from", from, "--checkpoint", strconv.Itoa(k), drained).CombinedOutput()
 	took = time.Since(begin)
 	if err != nil {
 		return 0, fmt.Errorf("nvmecr restore: %w: %s", err, lastLine(said))
