@@ -1,27 +1,23 @@
 /*
- * MPI_Init, MPI_Init_thread and MPI_Finalize of C, Fortran and mpi_f08, of any
- * MPI library: after the real MPI_Init has returned the runtime opens the
- * rank's partition, before the real MPI_Finalize it lets go of MPI.
+ * MPI_Init, MPI_Init_thread and MPI_Finalize of C, Fortran and mpi_f08, for any MPI library. After the library's MPI_Init has
+ * returned, the runtime opens the rank's partition. Before the library's MPI_Finalize the runtime stops using MPI.
  *
- * MPI_File_open of a file of ours by several ranks is refused with an MPI error where each
- * of them would get a file of its own. In the tree of the job MPI_File_sync sees to it that this process
- * sees what others have synced, also where the library, which has written nothing here, does nothing, and
- * MPI_File_close returns when all ranks have synced.
+ * With --view=rank several ranks that open one path by MPI_File_open would each get a file of their own: the call is refused with an
+ * MPI error. With --view=job MPI_File_sync also makes the data visible here that other ranks have synced, since an MPI library may
+ * do nothing in a rank that has not written. MPI_File_close syncs the file before the library waits for the other ranks.
  *
- * No MPI header is used: these functions take pointers and integers in every
- * MPI. One binding may call another (MPICH's Fortran calls its C), so only the
- * outermost call counts.
+ * No MPI header is included: the arguments of these functions are pointers and integers in every MPI library. A function of one
+ * language may call that of another one (MPICH's Fortran calls its C), so only the outermost call has an effect.
  */
 #include <dlfcn.h>
 #include <string.h>
 
 #include "../../posixshim/shim/nv.h"
 
-/* How deep the process is in these functions. MPI allows one thread here. */
+/* Number of nested calls of these functions. MPI allows only one thread to call them. */
 static int depth;
 
-/* The libraries an MPI_Init may hide in when it was loaded with RTLD_LOCAL,
- * as Python does. */
+/* MPI libraries. If one was loaded with RTLD_LOCAL, as Python does, dlsym(RTLD_NEXT) does not find its functions. */
 static const char *const libraries[] = {
 	"libmpi.so.40",
 	"libmpi_mpifh.so.40",
@@ -32,7 +28,7 @@ static const char *const libraries[] = {
 	"libmpifort.so.12",
 };
 
-/* find_quietly returns a symbol of the MPI library; NULL if there is none. */
+/* find_quietly returns a symbol of the MPI library, or NULL. */
 static void *find_quietly(const char *name)
 {
 	void *f = dlsym(RTLD_NEXT, name);
@@ -57,7 +53,7 @@ static void *find(const char *name)
 	return f;
 }
 
-/* begin and end enclose the real MPI_Init; ok says that it succeeded. */
+/* begin is called before the library's MPI_Init, end after it. ok: it has succeeded. */
 static void begin(void)
 {
 	depth++;
@@ -69,11 +65,10 @@ static void end(bool ok)
 		nv_mpi_ready();
 }
 
-/* Other errors than MPI_SUCCESS, 0, differ between libraries; this is
- * MPI_ERR_OTHER in most. */
+/* MPI_ERR_OTHER of most libraries. Only MPI_SUCCESS, 0, is the same in all of them. */
 #define FAILED 15
 
-/* C_FUNCTION and FORTRAN_FUNCTION define one interposed function, by its symbol. */
+/* C_FUNCTION and FORTRAN_FUNCTION define the interposed function of a symbol. */
 
 #define C_FUNCTION(symbol, before, after, parameters, ...)                  \
 	int nv_##symbol parameters NV_CALL(#symbol);                        \
@@ -91,8 +86,7 @@ static void end(bool ok)
 		return result;                                              \
 	}
 
-/* The last argument of a Fortran function, ierror, is where the result goes;
- * in mpi_f08 it may be absent. */
+/* Fortran functions store their result in their last argument, ierror, which is optional in mpi_f08. */
 #define FORTRAN_FUNCTION(symbol, before, after, parameters, ...)            \
 	void nv_##symbol parameters NV_CALL(#symbol);                       \
 	void nv_##symbol parameters                                         \
@@ -126,7 +120,7 @@ C_FUNCTION(MPI_Init, begin(), end, (int *argc, char ***argv), argc, argv)
 C_FUNCTION(MPI_Init_thread, begin(), end, (int *argc, char ***argv, int required, int *provided), argc, argv, required, provided)
 C_FUNCTION(MPI_Finalize, leaving(), left, (void))
 
-/* one_tree says that the ranks of the job have one tree. */
+/* one_tree returns whether all ranks of the job share one tree (--view=job). */
 static bool one_tree(void)
 {
 	const char *view = nv_initial_env("NVMECR_VIEW");
@@ -134,8 +128,8 @@ static bool one_tree(void)
 	return view != NULL && strcmp(view, "job") == 0;
 }
 
-/* said tells whether a path is new here; it forgets the oldest of many. */
-static bool said(const char *path)
+/* reported returns whether it was called with the path before. It remembers the last 64 paths. */
+static bool reported(const char *path)
 {
 	static uint64_t hashes[64];
 	static unsigned count;
@@ -150,8 +144,9 @@ static bool said(const char *path)
 	return false;
 }
 
-/* ours says whether an MPI name of a file is, and of this rank alone. ROMIO's may begin with a driver's. */
-static const char *ours(const char *name)
+/* private_file returns the path of a file name of MPI if it is in the mount and each rank has a file of its own there; else NULL.
+ * A file name of ROMIO may begin with the name of a driver and a colon. */
+static const char *private_file(const char *name)
 {
 	struct nv_path_at at;
 
@@ -163,35 +158,35 @@ static const char *ours(const char *name)
 	return nv_route(AT_FDCWD, path, &at) ? path : NULL;
 }
 
-/* What the MPI libraries do not share: the class of the error, and in C the file that is
- * none, which is a variable of OpenMPI's and 0 in MPICH. */
+/* Two constants differ between the MPI libraries: the class of the error, and C's MPI_FILE_NULL, which is a variable in Open MPI and
+ * 0 in MPICH. */
 #define OPENMPI_FILE_NULL "ompi_mpi_file_null"
 #define OPENMPI_UNSUPPORTED_OPERATION 52
 #define MPICH_UNSUPPORTED_OPERATION 44
 
-/* These bits are the same in all: MPI_MODE_RDONLY and MPI_MODE_RDWR. */
+/* MPI_MODE_RDONLY and MPI_MODE_RDWR, which have the same values in all MPI libraries. Together they are an error. */
 #define CONTRADICTORY (2 | 8)
 
-/* no_file is C's MPI_FILE_NULL. */
+/* no_file returns C's MPI_FILE_NULL. */
 static void *no_file(void)
 {
-	void *none = dlsym(RTLD_DEFAULT, OPENMPI_FILE_NULL); /* it may have been copied to the program */
+	void *none = dlsym(RTLD_DEFAULT, OPENMPI_FILE_NULL); /* the program may have a copy of the variable */
 
 	return none != NULL ? none : find_quietly(OPENMPI_FILE_NULL);
 }
 
-/* unsupported is MPI_ERR_UNSUPPORTED_OPERATION. */
+/* unsupported returns MPI_ERR_UNSUPPORTED_OPERATION. */
 static int unsupported(void)
 {
 	return no_file() != NULL ? OPENMPI_UNSUPPORTED_OPERATION : MPICH_UNSUPPORTED_OPERATION;
 }
 
-/* tell says once for each path why it is refused. */
-static void tell(const char *path, int ranks, int self)
+/* report prints, once for each path, why opening it is refused. */
+static void report(const char *path, int ranks, int self)
 {
-	if (self == 0 && !said(path))
-		nv_complain("MPI_File_open of %s by %d ranks is refused: under %s each rank has files of its own; "
-			    "open it by one rank (MPI_COMM_SELF), or one that is elsewhere",
+	if (self == 0 && !reported(path))
+		nv_complain("MPI_File_open of %s by %d ranks is refused: under %s each rank has files of its own (--view=rank); "
+			    "open it by one rank (MPI_COMM_SELF), or use a store with --view=job",
 			    path, ranks, nv_mount);
 }
 
@@ -203,7 +198,7 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 {
 	static file_open *real;
 	static about_communicator *size, *rank;
-	const char *path = ours(name);
+	const char *path = private_file(name);
 	int ranks = 1, self = 0;
 
 	if (real == NULL)
@@ -212,10 +207,10 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 		size = (about_communicator *)find("MPI_Comm_size");
 	if (path != NULL && rank == NULL)
 		rank = (about_communicator *)find("MPI_Comm_rank");
-	/* What is wrong with a communicator the real call says. */
+	/* The library's function returns the error of an invalid communicator. */
 	if (size != NULL && rank != NULL && path != NULL && size(communicator, &ranks) == 0 && ranks > 1 && rank(communicator, &self) == 0) {
-		tell(path, ranks, self);
-		if (real != NULL) /* calls the error handler that the program has for files that are none */
+		report(path, ranks, self);
+		if (real != NULL) /* it fails, and calls the program's error handler for MPI_FILE_NULL */
 			real(communicator, name, CONTRADICTORY, info, file);
 		*file = no_file();
 		return unsupported();
@@ -223,9 +218,8 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 	return real != NULL ? real(communicator, name, mode, info, file) : FAILED;
 }
 
-/* shared_fortran says whether several ranks open a file of ours, by a communicator of
- * Fortran's. The name ends in blanks. */
-static bool shared_fortran(const int *communicator, const char *name, size_t length)
+/* refused_fortran returns whether opening a file by a communicator of Fortran has to be refused. The name is padded with blanks. */
+static bool refused_fortran(const int *communicator, const char *name, size_t length)
 {
 	static void (*size)(const int *, int *, int *), (*rank)(const int *, int *, int *);
 	int ranks = 1, self = 0, error = 0;
@@ -237,7 +231,7 @@ static bool shared_fortran(const int *communicator, const char *name, size_t len
 		return false;
 	memcpy(copy, name, length);
 	copy[length] = '\0';
-	const char *path = ours(copy);
+	const char *path = private_file(copy);
 
 	if (path == NULL)
 		return false;
@@ -251,7 +245,7 @@ static bool shared_fortran(const int *communicator, const char *name, size_t len
 	rank(communicator, &self, &error);
 	if (error != 0 || ranks <= 1)
 		return false;
-	tell(path, ranks, self);
+	report(path, ranks, self);
 	return true;
 }
 
@@ -261,13 +255,13 @@ static void open_fortran(file_open_fortran *real, const int *communicator, char 
 			 size_t length)
 {
 	static const int contradictory = CONTRADICTORY;
-	bool shared = shared_fortran(communicator, name, length);
+	bool refused = refused_fortran(communicator, name, length);
 	int error = FAILED;
 
 	if (real != NULL)
-		real(communicator, name, shared ? &contradictory : mode, info, file, &error, length);
-	if (shared) {
-		*file = 0; /* MPI_FILE_NULL of every library's Fortran */
+		real(communicator, name, refused ? &contradictory : mode, info, file, &error, length);
+	if (refused) {
+		*file = 0; /* MPI_FILE_NULL in the Fortran of every library */
 		error = unsupported();
 	}
 	if (ierror != NULL)
@@ -295,7 +289,7 @@ static void synced(bool ok)
 	int saved = errno;
 
 	if (ok && nv_mounted && one_tree() && nv_loaded())
-		rt_syncfs(); /* its errors the real call has told */
+		rt_syncfs(); /* errors were returned by the library's MPI_File_sync */
 	errno = saved;
 }
 
@@ -310,8 +304,8 @@ static void closed(bool ok)
 	(void)ok;
 }
 
-/* The libraries wait for all ranks first, then each closes its file. A rank that is through opens the file and has
- * to find what the others have written, so it is synced before they wait. */
+/* In MPI_File_close the libraries first wait for all ranks, then each rank closes the file. A rank that has returned may open the
+ * file, and must find the data of all others. So each rank syncs before it waits. */
 C_FUNCTION(MPI_File_close, synced(true), closed, (void **file), file)
 FORTRAN_FUNCTION(mpi_file_close_, synced(true), closed, (int *file, int *ierror), file, &result)
 FORTRAN_FUNCTION(mpi_file_close_f08_, synced(true), closed, (int *file, int *ierror), file, &result)
