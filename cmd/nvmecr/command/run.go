@@ -439,7 +439,7 @@ func (o *runOptions) announce(where string, embedded bool, ranks []store.RankInf
 	}
 	fmt.Fprintf(o.stderr, "nvmecr: store %q (%s) at %s: %sin %s\n", o.cfg.Name, past, o.cfg.Mount, size, where)
 	if missing := store.Missing(ranks); len(missing) > 0 {
-		fmt.Fprintf(o.stderr, "nvmecr: store %q: no target has the partitions of %d of %d ranks (the first is rank %d), as after a target was lost and replaced: what these ranks wrote is left only in copies and on a second level\n",
+		fmt.Fprintf(o.stderr, "nvmecr: store %q: no target has the partitions of %d of %d ranks (the first is rank %d): either they have written nothing, or their target was lost and replaced, and what they wrote is left only in copies and on a second level\n",
 			o.cfg.Name, len(missing), ranks[0].JobSize, missing[0])
 	}
 }
