@@ -22,9 +22,11 @@ type readAhead struct {
 
 func newReadAhead(f file, size int64) *readAhead { return &readAhead{file: f, size: size} }
 
-// block returns bytes of the file from off on, at most up to end. They are valid until the next call. The file must have bytes up to end.
+// block returns bytes of the file from off on, at most up to end, where a hole may begin. They are valid until the next call. Nothing is read
+// ahead for a short range: the holes around it may be large.
 func (r *readAhead) block(off, end int64) ([]byte, error) {
-	if r.holds(off) || r.advance(off) {
+	wanted := end-off > blockSize || r.coming != nil && r.behind == off
+	if r.holds(off) || wanted && r.advance(off) {
 		b := r.have[off-r.at:]
 		b = b[:min(int64(len(b)), end-off)]
 		r.next = off + int64(len(b))

@@ -80,6 +80,20 @@ func TestReadAheadInOrder(t *testing.T) {
 	require.Empty(t, f.reads)
 }
 
+// TestReadAheadSparse checks that only short ranges of data between holes are read.
+func TestReadAheadSparse(t *testing.T) {
+	f := newCountedFile(t, 3*aheadSize)
+	r := newReadAhead(f, int64(len(f.data)))
+	for off := int64(0); off < r.size; off += aheadSize {
+		b, err := r.block(off, off+blockSize)
+		require.NoError(t, err)
+		require.Len(t, b, blockSize)
+		require.Equal(t, off, <-f.reads)
+	}
+	require.NoError(t, r.Close())
+	require.Empty(t, f.reads)
+}
+
 // TestReadAheadFails checks that bytes before those that cannot be read are read, and that the error is returned for these.
 func TestReadAheadFails(t *testing.T) {
 	f := newCountedFile(t, 2*aheadSize)
