@@ -64,6 +64,7 @@ func TestLevel2(t *testing.T) {
 			assert.Equal(t, fmt.Sprintf("200: 6 files of 17 MiB copied to %s\n", put), drain(pattern).ok(t))
 			assert.Equal(t, fmt.Sprintf("200: is in %s\n", put), drain(pattern).ok(t))
 			assert.Equal(t, []string{"100 [store] true", "200 [store level2] true", "300 [store] false"}, list())
+			assert.Equal(t, fmt.Sprintf("200: is in %s\n", put), drain(pattern, "--all", "--keep", "1").ok(t), "older ones are not copied")
 			assert.Contains(t, drain(pattern, "--all").ok(t), "100: 6 files of 17 MiB copied")
 			before := tree(t, put)
 			assert.Len(t, before, 7)

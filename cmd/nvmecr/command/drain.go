@@ -104,8 +104,11 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
 	all := true
-	if !o.all {
+	switch {
+	case !o.all:
 		slices.Reverse(pending)
+	case o.keep > 0: // older ones would be removed again
+		pending = pending[max(len(pending)-o.keep, 0):]
 	}
 	for _, c := range pending {
 		err := o.copySet(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share})
