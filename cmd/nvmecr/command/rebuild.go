@@ -73,6 +73,9 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pro
 			}
 		}
 	}
+	if len(lost) == 0 && o.end() == nil {
+		fmt.Fprintln(cmd.OutOrStdout(), "no checkpoint that has copies lacks a file")
+	}
 	for i, c := range lost {
 		from := o.origins(c)[0]
 		if err := o.fetch(cmd.Context(), cfg, proc, from); err != nil {

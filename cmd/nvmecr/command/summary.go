@@ -50,7 +50,11 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 	}()
 	select {
 	case f := <-done:
-		if line := f.line(&cfg, embedded, code); line != "" {
+		line := f.line(&cfg, embedded, code)
+		if own := o.rebuilds || o.oneLevel; own && f != nil && f.files == 0 {
+			line = "" // the job is a command of nvmecr's, which has said what it did
+		}
+		if line != "" {
 			fmt.Fprintln(o.stderr, line)
 		}
 		o.reportDegraded()
