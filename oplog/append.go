@@ -77,7 +77,7 @@ func (l *Log) takeDeferred() {
 	}
 }
 
-// open remembers the record at off as the one of its inode that may grow.
+// open makes the Write record at off the one that later writes of its inode may extend.
 func (b *pageBuffer) open(ino uint64, off int) {
 	for i := range b.window {
 		if b.window[i].ino == ino {
@@ -139,7 +139,8 @@ func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	return off
 }
 
-// insert makes space for n bytes at offset at, moving what lies behind.
+// insert makes space for n bytes at offset at of the image. It moves the records from there on, and
+// adjusts the offsets that the window and the pending list have of them.
 func (b *pageBuffer) insert(at, n int) {
 	if n == 0 {
 		return

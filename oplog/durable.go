@@ -6,14 +6,15 @@ import (
 )
 
 // Mirror returns commands that write the tail's records to the other slot of its
-// page, with an empty pending list. It returns none if that slot has them, or may
-// not be written (after Prior, which belongs after Sync). In the latter case
-// Unprotected is true, and a new page protects the records instead: Begin(0),
-// Commit. The caller submits the commands, waits, and calls Settled, Failed or
-// Lost as for a group.
+// page, with an empty pending list. It returns none if that slot already has these
+// records, or if the slot may not be written, for example after Prior. Where the slot
+// may not be written Unprotected is true, and the caller protects the records by
+// starting a new page: Begin(0), Commit. The caller submits the commands, waits, and
+// calls Settled, Failed or Lost as for a group.
 //
-// On a device with a volatile write cache Mirror belongs before a Flush. It returns none there if
-// records with data have settled since the last one: those need a Mark behind the Flush.
+// On a device with a volatile write cache the caller calls Mirror before it sends a Flush. There
+// Mirror returns none if records with data have settled since the last Flush: such records need a
+// Mark after the Flush instead.
 func (l *Log) Mirror() []*nvmf.Command {
 	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || l.data || mutant.On(mutant.NoMirror) {
 		return nil
@@ -23,9 +24,9 @@ func (l *Log) Mirror() []*nvmf.Command {
 	return l.Commit()
 }
 
-// Flushed tells the log that a Flush has completed which was submitted after
-// everything up to the tail had settled: the tail is durable, and the next record
-// starts a new page.
+// Flushed tells the log that a Flush has completed. The caller must have submitted the
+// Flush after everything up to the tail had settled. The tail is durable now, and the
+// next record starts a new page.
 func (l *Log) Flushed() {
 	if !l.g.Volatile || l.durable == l.tail.page {
 		return
@@ -40,9 +41,10 @@ func (l *Log) Flushed() {
 // Unflushed reports whether the log has settled records that are not known to be durable.
 func (l *Log) Unflushed() bool { return l.g.Volatile && l.durable != l.tail.page }
 
-// Unmarked reports whether the tail is durable and needs an image on the media that says so:
-// without it recovery has to verify the tail's data, and cannot tell damage from a write that was not
-// finished. Records without data that were in both slots before the flush (Mirror) need none.
+// Unmarked reports whether the tail is durable and no image on the media says so yet, although one
+// is needed. Without such an image recovery has to verify the tail's data, and cannot tell damage
+// from a write that a crash cut short. Records without data need no such image if both slots had
+// them before the Flush (Mirror).
 func (l *Log) Unmarked() bool {
 	return l.g.Volatile && l.durable == l.tail.page && l.marked != l.durable && l.slot >= 0 && !mutant.On(mutant.NoMark)
 }
@@ -68,10 +70,10 @@ func (l *Log) CommitMark() []*nvmf.Command {
 	return cmds
 }
 
-// Unprotected reports whether records that a Sync has written lie in one place
-// only, so that damage there would look like a group that a crash cut short, or
-// like a page that was never written. That is so where the other slot of the
-// tail's page may not be written, and no page has been started since.
+// Unprotected reports whether records that a Sync has written are in one slot only.
+// Damage of that slot would look like a group that a crash cut short, or like a page
+// that was never written. The records are in one slot where the other slot of the
+// tail's page may not be written and no page has been started since.
 func (l *Log) Unprotected() bool {
 	if l.g.Volatile {
 		return l.Unmarked()

@@ -19,7 +19,9 @@ const (
 	fuzzTime   = 20 * time.Second
 )
 
-// FuzzRecord: what decodes is written as it was, and takes no more than it has.
+// FuzzRecord decodes arbitrary bytes. It checks that a record that decodes is encoded to bytes that
+// decode to the same record, that decoding reads no more bytes than there are, and that it needs
+// little memory and time.
 func FuzzRecord(f *testing.F) {
 	for _, r := range append(slices.Clone(samples), rangeSamples...) {
 		b := make([]byte, r.Len())
@@ -46,9 +48,9 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzRecover recovers a ring that somebody wrote who can compute checksums: a
-// real one with a script's changes to its images, which name each other as
-// they did before.
+// FuzzRecover recovers a forged ring: a script changes the images of a valid ring, and forge makes
+// all checksums valid again. It checks that recovery either fails with an error of this package or
+// finds a log that recovers to the same records after it has been sealed.
 func FuzzRecover(f *testing.F) {
 	real := newRing(testGeometry)
 	l := newLog(testGeometry, Prior{})
@@ -78,8 +80,8 @@ func FuzzRecover(f *testing.F) {
 			if l.Free() == 0 || max(l.version, l.generation, l.tail.page) > 1<<61 {
 				return
 			}
-			// Recovered and sealed, it is what it was, even if data that was
-			// missing lands now.
+			// After the seal a second recovery finds the same records. That holds even if data
+			// that did not verify before verifies now.
 			r.seal(t, l)
 			var again []Record
 			l, err = Recover(g, Prior{}, r.media(&again))
@@ -95,7 +97,8 @@ func FuzzRecover(f *testing.F) {
 	})
 }
 
-// unverifiable is media on which the data of inodes with a bit of bits does not verify.
+// unverifiable returns media on which the data of some inodes does not verify: those whose number,
+// modulo 8, is a set bit of bits.
 func (r *ring) unverifiable(log *[]Record, bits uint8) Media {
 	m := r.media(log)
 	m.Verify = func(rec *Record, first, count int) (bool, error) {
@@ -104,8 +107,8 @@ func (r *ring) unverifiable(log *[]Record, bits uint8) Media {
 	return m
 }
 
-// forge edits the images of a ring, and makes their checksums and the names
-// of these hold again.
+// forge lets script edit the intact images of a ring. Then it computes the checksum of each edited
+// image again, and puts the new checksum into the images that name the old one as previous.
 func forge(data, script []byte) {
 	le := binary.LittleEndian
 	var places, images [][]byte

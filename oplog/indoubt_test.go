@@ -10,8 +10,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A group whose image is on the media although its writer was told that it had
-// failed, or lost the connection, is found by a recovery until it is superseded.
+// TestInDoubt checks a group whose image reached the media although its commands failed or its
+// connection was lost. The log reports the group as in doubt and recovery replays it until
+// Supersede has overwritten it.
 func TestInDoubt(t *testing.T) {
 	ends := map[string]func(*Log){"failed": (*Log).Failed, "lost": (*Log).Lost}
 	for name, end := range ends {
@@ -57,7 +58,8 @@ func TestInDoubt(t *testing.T) {
 	}
 }
 
-// What a volatile cache may lose supersedes nothing.
+// TestInDoubtUntilDurable checks that on a device with a volatile write cache an ordinary group
+// does not supersede a group in doubt: the cache may lose the ordinary group.
 func TestInDoubtUntilDurable(t *testing.T) {
 	for _, volatile := range []bool{false, true} {
 		g := testGeometry

@@ -28,9 +28,9 @@ type PageReport struct {
 	Last  bool // the newest page
 }
 
-// Inspect reads the pages that Recover replayed to make l, newest first, back to prior, and reports
-// on each. It fails with ErrDamaged if one of these pages is gone, because the log has been written
-// to meanwhile.
+// Inspect reports on each of the pages that Recover replayed to make l, from the newest back to
+// prior. It reads these pages again, and fails with ErrDamaged if one of them does not hold the same
+// image any more: then a writer has changed the log since.
 func (l *Log) Inspect(prior Prior, m Media, report func(PageReport)) error {
 	if l.slot < 0 {
 		return nil
@@ -76,7 +76,7 @@ func Survey(g Geometry, prior Prior, m Media, report func(PageReport)) error {
 	return nil
 }
 
-// inspect loads a page and says what its slots hold.
+// inspect loads a page and makes the report on its slots.
 func (rv *recovery) inspect(page uint64) (*node, PageReport, error) {
 	n, err := rv.load(page)
 	if err != nil {

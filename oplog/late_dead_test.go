@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLatePageOfTheDead: a writer dies with the first image of a page in
-// flight. It lands after another one, which no fence separates from it, has
-// gone on: what that one wrote counts.
+// TestLatePageOfTheDead checks recovery when a writer has died with the first image of a page in
+// flight, and the target executes that write late. A second writer, which could not fence off the
+// first one, has added records by then. Recovery must find the records of the second writer.
 func TestLatePageOfTheDead(t *testing.T) {
 	for refused := range 3 { // images of the dead writer that were refused before
 		g := testGeometry
@@ -38,9 +38,9 @@ func TestLatePageOfTheDead(t *testing.T) {
 	}
 }
 
-// TestLateCopyAndMirror: the connection is lost with the copy of a page in
-// flight, and the operation is not repeated. A Mirror must not go to the slot
-// where the copy may still land: what follows would name an image that is gone.
+// TestLateCopyAndMirror checks that Mirror and Mark do not write to a slot for which a command was
+// in flight when the connection was lost. The target may still execute that command, and would
+// overwrite an image that the next page names. The lost operation is not repeated here.
 func TestLateCopyAndMirror(t *testing.T) {
 	for _, volatile := range []bool{false, true} {
 		g := testGeometry
@@ -71,9 +71,9 @@ func TestLateCopyAndMirror(t *testing.T) {
 	}
 }
 
-// TestFinishOnAPageOfItsOwn: an operation of several groups ends with an image
-// that has no records. The next operation of several groups does not put that
-// in doubt.
+// TestFinishOnAPageOfItsOwn checks an operation of several groups that ends with an image without
+// records. If the next operation of several groups stays unfinished, recovery must still replay the
+// operation that had ended.
 func TestFinishOnAPageOfItsOwn(t *testing.T) {
 	g := testGeometry
 	r := newRing(g)
@@ -109,9 +109,9 @@ func TestFinishOnAPageOfItsOwn(t *testing.T) {
 	require.EqualValues(t, 10, got[0].Ino)
 }
 
-// TestLateCopyOfTheDead: a writer dies with a page's first image on the media
-// and the copy of the page before in flight. It lands when the ring has
-// wrapped.
+// TestLateCopyOfTheDead checks recovery when a writer has died with the first image of a page on the
+// media and the copy of the page before in flight. The target executes that copy only after the next
+// writer has gone once around the ring. Recovery must find what the next writer wrote.
 func TestLateCopyOfTheDead(t *testing.T) {
 	g := testGeometry
 	g.Pages = 16

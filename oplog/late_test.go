@@ -11,18 +11,18 @@ import (
 	"nvmecr/nvmf"
 )
 
-// pageful is a record that takes most of a page.
+// pageful returns a record that takes most of a page.
 func pageful(i int) Record {
 	return Record{Type: Create, Ino: uint64(1000 + i), Parent: 1, Name: []byte("n"), NewName: make([]byte, 3900)}
 }
 
-// small is a record of which a page holds many.
+// small returns a record so small that a page holds many.
 func small(ino uint64) Record {
 	return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")}
 }
 
-// startPage begins a page with a group that fills it and returns the commands
-// that are to be submitted.
+// startPage starts a page with a group that fills it. It returns the commands of the group, which
+// have not been executed.
 func (r *ring) startPage(t *testing.T, l *Log) []*nvmf.Command {
 	b := pageful(0)
 	prep, err := l.Begin(b.Len())
@@ -32,9 +32,9 @@ func (r *ring) startPage(t *testing.T, l *Log) []*nvmf.Command {
 	return l.Commit()
 }
 
-// TestLateCopy: the connection is lost with the first image of a page and the
-// copy of the page before in flight. They land when the ring has wrapped, and
-// must not take away what has settled since.
+// TestLateCopy checks recovery when the connection was lost with the first image of a page and the
+// copy of the page before in flight, and the target executes both only after the ring has wrapped.
+// Recovery must still find all records that have settled since.
 func TestLateCopy(t *testing.T) {
 	g := testGeometry
 	r := newRing(g)
@@ -62,7 +62,7 @@ func TestLateCopy(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// inFlight returns copies of commands whose memory is used again.
+// inFlight returns copies of commands, with their data: the log reuses the memory of both.
 func inFlight(cmds []*nvmf.Command) (late []*nvmf.Command) {
 	for _, c := range cmds {
 		d := *c
@@ -72,8 +72,8 @@ func inFlight(cmds []*nvmf.Command) (late []*nvmf.Command) {
 	return late
 }
 
-// TestUnstableEnds: the connection is lost until no page may be written any
-// more; when all that is long ago every page may.
+// TestUnstableEnds loses the connection so often that Begin fails with ErrUnstable. It checks that
+// the log accepts groups again when all losses are longer ago than Quarantine.
 func TestUnstableEnds(t *testing.T) {
 	tests := []struct {
 		losses int
@@ -110,9 +110,9 @@ func TestUnstableEnds(t *testing.T) {
 	}
 }
 
-// TestBlankedAgain: the connection is lost with the blanking of a page in
-// flight, which tears it. When all that is long ago the log goes back to the
-// pages it had skipped; each is blank before its first image is written.
+// TestBlankedAgain loses the connection while the blanking of a page is in flight, so that the page
+// holds a part of an earlier image. After Quarantine the log goes back to the pages it had skipped.
+// The test checks that the torn page is blanked again before its first image is written.
 func TestBlankedAgain(t *testing.T) {
 	g := testGeometry
 	g.Pages = 32
@@ -133,7 +133,7 @@ func TestBlankedAgain(t *testing.T) {
 	at := int(g.lba(torn, 1)) * 4096
 	copy(r.data[at:at+PageSize], "half of an earlier image")
 	begin()
-	r.apply(l.Commit()[1:]) // refused, but for the blanking of the page ahead
+	r.apply(l.Commit()[1:]) // the device refuses the image, and executes the blanking of the next page
 	l.Failed()
 	for pos := range l.retired {
 		l.retired[pos] = time.Now().Add(-2 * Quarantine)
@@ -143,5 +143,5 @@ func TestBlankedAgain(t *testing.T) {
 	require.Equal(t, -1, bytes.IndexByte(r.data[at:at+PageSize], 'h'), "not blank")
 }
 
-// pageful0 is what a group of a pageful needs.
+// pageful0 is an upper bound of the bytes that a group with one pageful record needs.
 const pageful0 = 3980

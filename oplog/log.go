@@ -71,7 +71,7 @@ type Log struct {
 	mirror  bool // the group only repeats the tail's records
 	taken   int  // bytes of deferred records in the group
 	sent    bool // Commit has returned its commands
-	fua     bool // its image is durable when it has settled, whatever the device
+	fua     bool // the group's image is durable when it has settled, also with a volatile write cache
 	inDoubt bool // see InDoubt
 
 	deferred []byte // encoded records, see Defer
@@ -137,8 +137,8 @@ func (l *Log) Free() uint64 {
 func (l *Log) Generation() uint64 { return l.generation }
 
 // Begin starts a group whose records need at most need bytes, pending entries
-// (8 bytes each) included. If it returns commands, they must be submitted and
-// waited for before Commit's.
+// (8 bytes each) included. If it returns commands, the caller submits these and waits for
+// them before it submits the commands of Commit.
 func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 	if need > l.Capacity() {
 		return nil, ErrTooLarge
@@ -219,9 +219,9 @@ func (g *Geometry) lba(page uint64, slot int) nvmf.LBA {
 	return g.Start + nvmf.LBA(page%g.Pages*2+uint64(slot))*nvmf.LBA(PageSize/g.LBASize)
 }
 
-// Commit seals the group and returns the commands that write it: its image,
-// and at the start of a page the copy of the page before and the blanking of
-// the one after. They may be submitted together with the group's data.
+// Commit seals the group and returns the commands that write the group's image. At the
+// start of a page these include the copy of the page before and the blanking of the page
+// after. The commands may be submitted together with the group's data.
 func (l *Log) Commit() []*nvmf.Command {
 	if l.blanking != 0 {
 		l.blanked, l.blanking = l.blanking, 0
@@ -294,7 +294,7 @@ func (l *Log) Failed() {
 	if l.newPage == 0 {
 		l.mirrored = false
 	} else {
-		l.roll = true // not back to the page before: that image names its tail
+		l.roll = true // the next group starts a page, too: the failed image names the tail as previous
 	}
 	l.newPage, l.blanking, l.marking, l.taken = 0, 0, false, 0
 }
@@ -313,11 +313,11 @@ func (l *Log) Supersede() []*nvmf.Command {
 	return cmds
 }
 
-// Seal starts the group that makes the state which Recover found the newest one.
-// Like Begin it may return commands to wait for before those of Commit. In a full
-// log the image goes to the other slot of the tail's page, even where the next
-// group must start a page: nothing else is written before a state checkpoint has
-// freed pages.
+// Seal starts the group whose image makes the state that Recover found the newest state
+// on the media. Like Begin it may return commands that must complete before those of
+// Commit are submitted. In a full log the image goes to the other slot of the tail's page,
+// even where the next group must start a page: nothing else is written before a state
+// checkpoint has freed pages.
 func (l *Log) Seal() ([]*nvmf.Command, error) {
 	if l.roll && l.Free() > 0 {
 		return l.Begin(0)

@@ -26,7 +26,7 @@ var testGeometry = Geometry{
 	Unit: 32 * nvmf.KiB, Hugeblock: 32 * nvmf.KiB,
 }
 
-// ring is the media of a log: applies commands at once.
+// ring is the media of a log. It executes commands at once.
 type ring struct{ data []byte }
 
 func newRing(g Geometry) *ring { return &ring{make([]byte, g.Pages*2*PageSize)} }
@@ -124,7 +124,8 @@ func TestRecordsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestMostRanges: so many ranges fit a page together with what is deferred, one more does not.
+// TestMostRanges checks that a record with MaxRanges ranges fits a page together with the largest
+// deferred records, and that a record with one more range does not.
 func TestMostRanges(t *testing.T) {
 	r := Record{Type: MapRange, Ranges: make([]Range, MaxRanges)}
 	require.LessOrEqual(t, r.Len()+maxDeferred, Capacity)
@@ -244,8 +245,8 @@ func TestCoalescing(t *testing.T) {
 	}
 }
 
-// TestPending: the newest image counts only if the data it lists as pending is
-// there; the one before it counts without a look.
+// TestPending checks that recovery takes the newest image only if the data that the image lists as
+// pending verifies, and that it otherwise takes the image before without verifying any data.
 func TestPending(t *testing.T) {
 	r := newRing(testGeometry)
 	l, _ := r.recover(t, testGeometry, Prior{})
@@ -266,8 +267,8 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestDamageIsNotACrash: a page that is missing in the middle, and a settled
-// image whose data is missing, cannot be what a crash left.
+// TestDamageIsNotACrash checks that recovery fails with ErrDamaged if a page in the middle of the
+// log is missing: a crash cannot leave such a log.
 func TestDamageIsNotACrash(t *testing.T) {
 	r := newRing(testGeometry)
 	l, _ := r.recover(t, testGeometry, Prior{})
@@ -302,8 +303,8 @@ func BenchmarkGroup(b *testing.B) {
 	}
 }
 
-// TestDeferred: what is deferred is part of the next group that settles, in front of
-// its records, and of none that does not.
+// TestDeferred checks that deferred records become part of the next group that settles, in front of
+// the records of that group, and that a group that fails or is lost leaves them deferred.
 func TestDeferred(t *testing.T) {
 	r := newRing(testGeometry)
 	l := newLog(testGeometry, Prior{})
@@ -341,7 +342,8 @@ func TestDeferred(t *testing.T) {
 	require.Equal(t, Unlink, recs[len(recs)-2].Type)
 }
 
-// TestDeferredEndsCoalescing: a write does not grow into a record before what was deferred.
+// TestDeferredEndsCoalescing checks that a Write record is not merged into an earlier one if a
+// deferred record is between the two.
 func TestDeferredEndsCoalescing(t *testing.T) {
 	r := newRing(testGeometry)
 	l := newLog(testGeometry, Prior{})

@@ -48,23 +48,24 @@ const (
 	Link Type = 4
 	// Rename moves a name, over an existing one if there is one.
 	Rename Type = 5
-	// Truncate sets the size. If the new end lies inside a unit that had more,
-	// CRC is the checksum of what is left of it.
+	// Truncate sets the size. If the new end cuts a unit short, CRC is the checksum of the
+	// bytes of that unit that are left.
 	Truncate Type = 6
 	// SetAttr changes mode, owner and times, by Mask.
 	SetAttr Type = 7
 	// Close: the last writer closed the file.
 	Close Type = 8
-	// Allocate gives Count hugeblocks of a file, which have none, hugeblocks
-	// that follow each other on the media and are not written yet. The file is
-	// at least Size bytes long then. Count may be 0.
+	// Allocate maps Count unmapped hugeblocks of a file to unwritten hugeblocks that follow
+	// each other on the media. The file is at least Size bytes long afterwards. Count may
+	// be 0.
 	Allocate Type = 9
-	// Punch takes the hugeblocks from Count hugeblocks of a file.
+	// Punch frees the hugeblocks on the media that Count hugeblocks of a file are mapped to.
 	Punch Type = 10
-	// MapRange says that other partitions have the bytes of Ranges of a file, in this order. After
-	// it the file is at least Size bytes long, and its modification time is Mtime.
+	// MapRange says that the bytes of Ranges of a file are in other partitions. Where two ranges
+	// overlap the later one counts. The file is at least Size bytes long afterwards, and its
+	// modification time is Mtime.
 	MapRange Type = 11
-	// DropRange ends such mappings for Length bytes from Offset on.
+	// DropRange removes mappings to other partitions (MapRange) for Length bytes from Offset on.
 	DropRange Type = 12
 )
 
@@ -360,8 +361,8 @@ func (r *Record) decode(b []byte) (int, error) {
 	return n, nil
 }
 
-// minLen returns the length of the fixed part; more than any record for
-// unknown types.
+// minLen returns the length of the fixed part of a record of type t. For an unknown type it
+// returns a length that no record has.
 func minLen(t Type) int {
 	switch t {
 	case Write:

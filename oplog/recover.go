@@ -8,15 +8,15 @@ import (
 	"nvmecr/internal/mutant"
 )
 
-// ErrDamaged: the log cannot be what a crash leaves; something that had been
+// ErrDamaged: no crash can leave the log in this state. A record that had been
 // acknowledged is missing.
 var ErrDamaged = errors.New("operation log is damaged")
 
-// maxNumber bounds pages, versions and generations, far below the point where
-// they would wrap around: later numbers must compare as newer.
+// maxNumber bounds page numbers, versions and generations. It is far below the point
+// where they would wrap around, because a later number must compare as the larger one.
 const maxNumber = 1 << 62
 
-// Media is how Recover reads the log and replays it: functions of the caller.
+// Media has the functions of the caller through which Recover reads the log and replays it.
 type Media struct {
 	// ReadPages fills buf with both slots of n pages that follow each other
 	// in the ring, the first at ring position pos.
@@ -54,19 +54,19 @@ type recovery struct {
 	buf     []byte // what ring positions [bufPos, bufPos+bufLen) hold
 	bufPos  uint64
 	bufLen  uint64
-	// seen has the last pages that load returned: each page of the window is asked for again for
-	// every page before it.
+	// seen caches the last pages that load returned: successor loads each page up to skipWindow
+	// times, once for every page before it in the window.
 	seen [skipWindow]*node
 }
 
-// Recover follows the log from the state that prior names, decides what its
-// last settled image is, and replays every record up to it through m.Apply.
-// The Log it returns is positioned there; nothing has been written. Before
-// anything else is written, the commands of Seal must be.
+// Recover follows the log from the state that prior names, decides which image settled
+// last, and replays every record up to that image through m.Apply. The Log that it
+// returns continues there. Recover writes nothing. The caller must submit the commands of
+// Seal before it writes anything else.
 //
-// Which blocks are free at the end is known only when all records have been
-// applied. So each candidate for the last image is applied, then verified; if
-// that fails, Recover starts over with the next candidate.
+// Only when all records have been applied it is known which blocks are free at the end.
+// Therefore Recover applies the records up to a candidate for the last image, and then
+// verifies the data. If the data does not verify, Recover starts over with the next candidate.
 func Recover(g Geometry, prior Prior, m Media) (*Log, error) {
 	if max(prior.Page, prior.Version, prior.Generation) >= maxNumber {
 		return nil, fmt.Errorf("the state checkpoint names log page %d, version %d, generation %d, higher numbers than a log can have: %w",
@@ -118,9 +118,9 @@ func (n *node) find(p position) *image {
 // has reports whether p is the position of the node or of one of its images.
 func (n *node) has(p position) bool { return n.at == p || n.find(p) != nil }
 
-// successor finds the page that continues cur: of the pages in the window that name one of cur's
-// images, the newest. gap says that a later page exists that does not continue cur. That page may
-// name a later durable page than cur does.
+// successor finds the page that continues cur: the newest of the pages in the window that name one
+// of cur's images as previous. If no page continues cur, gap reports whether a later page exists in
+// the window. Such a page may name a later durable page than cur does.
 func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 	var durable uint64
 	for page := cur.at.page + 1; page <= cur.at.page+skipWindow; page++ {
@@ -130,7 +130,7 @@ func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 		}
 		for _, im := range n.images {
 			if im.generation < cur.gen || im.generation == cur.gen && im.at.version <= cur.at.version {
-				continue // of a branch that an earlier recovery, or a failed group, dropped
+				continue // an image that an earlier recovery rejected, or of a group that failed
 			}
 			if !cur.has(im.prev) {
 				gap, durable = true, max(durable, im.durable)
@@ -148,7 +148,7 @@ func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 	return nil, gap, nil
 }
 
-// continuing returns the node with only those images that name prev.
+// continuing returns a copy of the node with only those images that name prev as previous.
 func (n *node) continuing(prev position, gen uint64) *node {
 	c := &node{at: n.at, torn: n.torn, raw: n.raw}
 	for _, im := range n.images {
@@ -200,8 +200,8 @@ func (rv *recovery) load(page uint64) (*node, error) {
 // chunkPages is how many pages are read at a time.
 const chunkPages = 64
 
-// fill makes a ring position available in buf. Images keep referring to old
-// buffers, so a new one is allocated for each chunk. A small ring is one chunk.
+// fill makes a ring position available in buf. Decoded images refer to the buffer that
+// they were read into, so each chunk gets a new buffer. A small ring is one chunk.
 func (rv *recovery) fill(pos uint64) error {
 	if pos >= rv.bufPos && pos < rv.bufPos+rv.bufLen {
 		return nil
@@ -218,7 +218,8 @@ func (rv *recovery) fill(pos uint64) error {
 	return nil
 }
 
-// finish decides what the tail is, replays what is left and makes the Log.
+// finish chooses the last settled image, replays the images that are not replayed yet, and
+// makes the Log.
 func (rv *recovery) finish(prior Prior, tail *node, gap bool) (*Log, error) {
 	if err := rv.replayThrough(rv.durable); err != nil {
 		return nil, err
@@ -255,8 +256,7 @@ const (
 	acceptNone     = -2 // exactly the last durable page
 )
 
-// candidates lists what may be the last settled image, the most recent first
-// (rule 9).
+// candidates lists the images that may have settled last, the most recent first (rule 9).
 func (rv *recovery) candidates(tail *node, volatile, gap bool) (list []candidate, err error) {
 	one := len(tail.images) == 1 && !tail.torn
 	switch {
@@ -287,7 +287,8 @@ func (rv *recovery) candidates(tail *node, volatile, gap bool) (list []candidate
 	return list, nil
 }
 
-// accept replays up to a candidate and verifies it.
+// accept replays the images up to a candidate, verifies the data that the candidate requires, and
+// makes the Log.
 func (rv *recovery) accept(prior Prior, tail *node, c candidate) (*Log, error) {
 	if c.image == acceptNone { // the last durable page is the last replayed
 		reject := tail.at.page
@@ -324,9 +325,9 @@ func (rv *recovery) accept(prior Prior, tail *node, c candidate) (*Log, error) {
 	return rv.resume(prior, reject), nil
 }
 
-// whole is resume for a log of which nothing was rejected. Recovery from it finds something else
-// only after a write to the tail's page or to a page that may come next; their content becomes
-// l.found.
+// whole is resume for a log of which no image was rejected. A later recovery finds another state
+// only if the tail's page, or a page that may come next, has been written since. l.found is a hash
+// of the content of these pages.
 func (rv *recovery) whole(prior Prior, tail *node) *Log {
 	l := rv.resume(prior, 0)
 	next := tail.at.page + 1
@@ -344,8 +345,8 @@ func (rv *recovery) whole(prior Prior, tail *node) *Log {
 	return l
 }
 
-// resume makes the Log that continues past the last image replayed. reject
-// is the first page of what was not accepted, 0 if all was.
+// resume makes the Log that continues after the last image replayed. reject is the number
+// of the first page whose images were rejected, 0 if none was.
 func (rv *recovery) resume(prior Prior, reject uint64) *Log {
 	l := newLog(*rv.g, prior)
 	l.generation, l.version = rv.gen+1, rv.version
@@ -383,8 +384,8 @@ func (rv *recovery) replayThrough(page uint64) error {
 	return nil
 }
 
-// replay applies the records of an image, but for those of an operation that
-// goes on in the next one: they are held until its end has been seen.
+// replay applies the records of an image. The records of an operation that goes on in the
+// next image are held back until the image with the end of the operation is replayed.
 func (rv *recovery) replay(im *image) error {
 	rv.last = im
 	if im.cut {
@@ -425,10 +426,10 @@ func (rv *recovery) eachIn(im *image, off, end int, f func(*Record) error) error
 	return nil
 }
 
-// errUnverified: the candidate is not what was settled last.
+// errUnverified: the candidate is not the image that settled last.
 var errUnverified = errors.New("data does not verify")
 
-// verify fails with errUnverified unless the units are on the media.
+// verify fails with errUnverified unless the data of the units is on the media.
 func (rv *recovery) verify(r *Record, first, count int) error {
 	ok, err := rv.m.Verify(r, first, count)
 	if err == nil && !ok {
@@ -470,10 +471,10 @@ func (rv *recovery) verifyPending(im *image) error {
 	return nil
 }
 
-// Survived reports whether what l has settled is on the media, after a
-// reconnection to a device with a volatile write cache: it recovers from prior
-// without applying anything, and looks whether that gets as far. A group that
-// was in flight may be there or not.
+// Survived is called after a reconnection to a device with a volatile write cache. It
+// reports whether everything that l has settled is still on the media. To find out it
+// recovers from prior without applying any record. The recovered log may also have the
+// group that was in flight when the connection was lost.
 func (l *Log) Survived(prior Prior, m Media) (bool, error) {
 	m.Apply = func(*Record) error { return nil }
 	m.Reset = func() error { return nil }

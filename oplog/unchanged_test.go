@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever a writer does to a log is seen by one who has recovered it before.
+// TestUnchanged checks that Unchanged is true until a writer changes the log, and false after each
+// kind of change.
 func TestUnchanged(t *testing.T) {
 	r := newRing(testGeometry)
 	w, _ := r.recover(t, testGeometry, Prior{})
@@ -43,14 +44,15 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// grown is a record that none before it grows by.
+// grown returns a record that the log cannot merge into an earlier record.
 func grown(i int) Record {
 	rec := samples[1]
 	rec.Ino = uint64(i + 10)
 	return rec
 }
 
-// A reader that starts over, while the writer has gone on to another turn of the ring, does not take the log for an empty one.
+// TestChangedBetweenCandidates checks a recovery that starts over with its next candidate after a
+// writer has overwritten the whole ring. It must fail with ErrDamaged instead of finding an empty log.
 func TestChangedBetweenCandidates(t *testing.T) {
 	r := newRing(testGeometry)
 	w, _ := r.recover(t, testGeometry, Prior{})
@@ -73,8 +75,8 @@ func TestChangedBetweenCandidates(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// What was left out because its data was not there may count a moment later,
-// with the log as it was.
+// TestUnchangedNotKnown checks that Unchanged is false if recovery left out a group whose data did
+// not verify. That data may arrive later without any change of the log, and the group would count then.
 func TestUnchangedNotKnown(t *testing.T) {
 	r := newRing(testGeometry)
 	w, _ := r.recover(t, testGeometry, Prior{})
