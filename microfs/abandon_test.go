@@ -12,7 +12,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// A file that its last writer has abandoned is not complete, now and after a mount, until a later writer closes it.
+// TestAbandon checks that a file whose last writer has called CloseIncomplete does not count as
+// closed, also after another mount, until a later writer closes it with Close.
 func TestAbandon(t *testing.T) {
 	ctx := context.Background()
 	dev, err := memdev.New(64<<20, 4096, memdev.Options{})

@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestAllocate: space that was reserved is there when everything else is used
-// up, also after another mount; until it is written it reads as zeros.
+// TestAllocate checks that a file can write the space that Allocate reserved for it when all other
+// space is used up, also after another mount. Reserved space that was not written reads as zeros.
 func TestAllocate(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// TestPunch: a hole gives its hugeblocks back, and reads as zeros.
+// TestPunch checks that Punch frees the hugeblocks inside the hole, and that the hole reads as zeros.
 func TestPunch(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -129,7 +129,8 @@ func TestRangeErrors(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// small mounts a file system of few hugeblocks; mount does it again.
+// small formats and mounts a file system of few hugeblocks. The function it returns mounts the same
+// file system again.
 func small(t *testing.T, v variant) (*FS, func() *FS) {
 	dev := memory(t, 12*nvmf.MiB, v.lba)
 	seg := Segment{Length: 12 * nvmf.MiB}
@@ -143,8 +144,8 @@ func small(t *testing.T, v variant) (*FS, func() *FS) {
 	return mount(), mount
 }
 
-// TestSmallReadsAfterChanges: what a descriptor has read and keeps is not returned once
-// the file was changed, by whatever call and through whichever descriptor.
+// TestSmallReadsAfterChanges checks that the bytes that an open file keeps from an earlier read are not
+// returned after the file was changed: by any call, through the same open file or another one.
 func TestSmallReadsAfterChanges(t *testing.T) {
 	const size = 64 << 10
 	write := func(off int64, n int) func(*File) error {

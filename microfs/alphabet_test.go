@@ -9,23 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// letter is one operation of the alphabet that all short workloads are made
-// of. It makes the operation that fits a state; false where none does.
+// letter is one kind of operation; short workloads are sequences of letters. op makes the operation
+// for a state of the model, and returns false if the kind is not possible in that state.
 type letter struct {
 	name string
 	op   func(m *model) (op, bool)
 }
 
-// The tree a workload starts from: /a of one hugeblock and a part of another,
-// /b of one small piece, /d/x in a directory.
+// The sizes of the files that a workload starts from: /a fills one hugeblock and a part of another,
+// /b is small, and /d/x is in a directory.
 const (
 	sizeA = 6000
 	sizeB = 100
 	sizeX = 300
 )
 
-// alphabet has every kind of operation. The first coreLetters are those whose
-// groups on the media differ most.
+// alphabet has every kind of operation. The first coreLetters of them write log groups that differ
+// most from each other.
 var alphabet = []letter{
 	{"append", func(m *model) (op, bool) { return m.writeAt("/b", m.size("/b"), 100) }},
 	{"small", func(m *model) (op, bool) { return m.writeAt("/a", 10, 40) }},
@@ -63,7 +63,7 @@ var alphabet = []letter{
 
 const coreLetters = 11
 
-// startOps make the tree a workload starts from.
+// startOps returns the operations that make the tree that a workload starts from.
 func startOps(m *model) []op {
 	var ops []op
 	add := func(o op, _ bool) { o.model(m); ops = append(ops, o) }
@@ -78,7 +78,7 @@ func startOps(m *model) []op {
 	return ops
 }
 
-// size returns the size of a file, -1 if there is none.
+// size returns the size of the file at path, or -1 if no file has that path.
 func (m *model) size(path string) int64 {
 	if _, _, n := m.find(path); n != nil && n.dir == nil && !n.isTarget {
 		return int64(len(n.data))
@@ -91,7 +91,7 @@ func (m *model) has(path string) bool {
 	return n != nil
 }
 
-// writeAt makes a write of bytes that no other write has.
+// writeAt returns a write of n bytes that differ from the bytes of every other write.
 func (m *model) writeAt(path string, off int64, n int) (op, bool) {
 	if m.size(path) < 0 {
 		return op{}, false
@@ -100,10 +100,9 @@ func (m *model) writeAt(path string, off int64, n int) (op, bool) {
 	return writeOp(path, off, stamp(n, m.writes)), true
 }
 
-// stamp returns n bytes that differ from those of every other seed in a few
-// places: near the start, at every 2 KiB, at the end. Between them are zeros,
-// so that few LBAs are undetermined while they are written, and all
-// combinations of them can be tried.
+// stamp returns n bytes that depend on seed in a few places: at every 2 KiB, and at the end. All
+// other bytes are zeros. So a crash during the write leaves few LBAs undetermined, and the test can
+// try all combinations of their contents.
 func stamp(n, seed int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -153,7 +152,7 @@ func allocateOp(path string, off, n int64, keepSize bool) op {
 	}
 }
 
-// allocate makes a file that long, if that is not to be left alone.
+// allocate extends a shorter file to end, unless keepSize is set.
 func (m *model) allocate(path string, end int64, keepSize bool) {
 	_, _, n := m.find(path)
 	if more := end - int64(len(n.data)); more > 0 && !keepSize {
@@ -162,7 +161,8 @@ func (m *model) allocate(path string, end int64, keepSize bool) {
 	}
 }
 
-// deallocateOp gives back what was freed, as a pause of the application does.
+// deallocateOp deallocates the freed hugeblocks, as the background goroutine does while the
+// application pauses.
 var deallocateOp = op{
 	name: "deallocate",
 	fs: func(fs *FS) error {
@@ -179,7 +179,7 @@ var deallocateOp = op{
 	model: func(*model) {},
 }
 
-// punchOp is one operation for a crash if the range is of whole hugeblocks.
+// punchOp punches a hole. A crash leaves all or none of the hole if it consists of whole hugeblocks.
 func punchOp(path string, off, n int64) op {
 	return op{
 		name:  fmt.Sprintf("punch %s %d+%d", path, off, n),
@@ -258,6 +258,6 @@ func linkOp(from, to string) op {
 	}
 }
 
-// outOfSpace reports whether an operation was refused without effect, for want of
-// blocks, log or state.
+// outOfSpace reports whether an operation was refused, without effect, because there was no space
+// for it in the data area, the log or the state area.
 func outOfSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) }

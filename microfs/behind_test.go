@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestCrashBehind crashes into workloads in which writes are put off: what a
-// crash leaves has everything that came before what was being put off then.
+// TestCrashBehind crashes into workloads with write-behind. It checks that after the crash the file
+// system has the effects of all operations before the writes that were still buffered.
 func TestCrashBehind(t *testing.T) {
 	skipRace(t)
 	var held, made *File
@@ -31,7 +31,7 @@ func TestCrashBehind(t *testing.T) {
 		write("full", end, 4800),
 		write("large", end, 7000),
 		write("back", func(*model) int64 { return 100 }, 200),
-		{"append", func(*model) (op, bool) { return op{}, false }}, // of another file, below
+		{"append", func(*model) (op, bool) { return op{}, false }}, // replaced below: an append to another file
 		{"new", func(m *model) (op, bool) {
 			o := createOp("/n", 0o600)
 			o.fs = func(fs *FS) (err error) {
@@ -95,7 +95,7 @@ func TestCrashBehind(t *testing.T) {
 	}
 }
 
-// behindFS mounts a partition whose writes are put off, with an open file.
+// behindFS mounts a file system with write-behind, and opens a new file.
 func behindFS(t *testing.T) (*crashRig, *FS, *File) {
 	c, fs := mounted(t, behindVariants[0])
 	f, err := fs.Open(RootIno, "f", unix.O_CREAT|unix.O_RDWR, 0o600)
@@ -108,9 +108,10 @@ func (c *crashRig) refuseNext() {
 	c.dev.FailAt(nvmf.Write, 1, &nvmf.StatusError{Opcode: nvmf.Write, SCT: 2, SC: 0x80, DNR: true})
 }
 
-// TestBehindError: what was acknowledged and could not be written is told to
-// everybody who has the file open, until they close it, by writes, fsync and
-// close; the file does not count as complete; others go on.
+// TestBehindError checks what happens after the device refused a buffered write that had been
+// acknowledged. Each open file that was open then fails in write, fsync and close with EIO. Open
+// files that are opened later work. The file does not count as closed until it is truncated to 0 and
+// written again. FS.Sync reports the error once.
 func TestBehindError(t *testing.T) {
 	c, fs, f := behindFS(t)
 	second, err := fs.Open(RootIno, "f", unix.O_RDWR, 0)
@@ -160,7 +161,8 @@ func TestBehindError(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestBehindErrorAtClose: a close alone tells of it, too, and so does the end.
+// TestBehindErrorAtClose checks that Close, and Unmount without a Close, report a buffered write that
+// the device refused.
 func TestBehindErrorAtClose(t *testing.T) {
 	for _, end := range []string{"close", "unmount"} {
 		c, fs, f := behindFS(t)
@@ -174,7 +176,8 @@ func TestBehindErrorAtClose(t *testing.T) {
 	}
 }
 
-// TestBehindIsSeen: everybody sees what was put off.
+// TestBehindIsSeen checks that reads, appends and Stat through any open file or path see the bytes
+// of buffered writes.
 func TestBehindIsSeen(t *testing.T) {
 	_, fs, f := behindFS(t)
 	other, err := fs.Open(RootIno, "f", unix.O_RDWR, 0)
@@ -183,7 +186,7 @@ func TestBehindIsSeen(t *testing.T) {
 	for i := range 200 {
 		p := bytes.Repeat([]byte{byte(i + 1)}, 37*i%900+1)
 		var err error
-		if i%5 == 4 { // neither behind what was put off, nor on top of all of it
+		if i%5 == 4 { // a write that neither continues the buffered bytes nor covers all of them
 			at := len(want) / 3
 			_, err = f.WriteAt([][]byte{p}, int64(at))
 			require.NoError(t, err)
@@ -215,8 +218,8 @@ func TestBehindIsSeen(t *testing.T) {
 	}
 }
 
-// TestBehindMerges: small writes that continue each other take few commands; a
-// write of the buffer's size, and one with O_DSYNC, is done at once.
+// TestBehindMerges checks that small writes that continue each other take few commands. It also
+// checks that a write as large as the buffer, and a write with O_DSYNC, go to the device at once.
 func TestBehindMerges(t *testing.T) {
 	c, fs, f := behindFS(t)
 	sync, err := fs.Open(RootIno, "sync", unix.O_CREAT|unix.O_WRONLY|unix.O_DSYNC, 0o600)
@@ -240,8 +243,8 @@ func TestBehindMerges(t *testing.T) {
 	}
 }
 
-// TestBehindNoSpace: a partition that is nearly full says so when it is written
-// to, not later.
+// TestBehindNoSpace checks that with write-behind the write itself fails with ENOSPC, and not a later
+// fsync or close.
 func TestBehindNoSpace(t *testing.T) {
 	_, fs, f := behindFS(t)
 	var err error
@@ -258,7 +261,8 @@ func TestBehindNoSpace(t *testing.T) {
 	require.True(t, a.Closed)
 }
 
-// TestBehindBroken: a file system that is out of service says EIO at close.
+// TestBehindBroken checks that Close fails with EIO after the file system went out of service with a
+// buffered write.
 func TestBehindBroken(t *testing.T) {
 	c, fs, f := behindFS(t)
 	_, err := f.WriteAt([][]byte{{1}}, 0)
@@ -271,7 +275,7 @@ func TestBehindBroken(t *testing.T) {
 	require.ErrorIs(t, err, unix.EIO)
 }
 
-// TestBehindOff: by default nothing is put off.
+// TestBehindOff checks that without Options.WriteBehind a write survives a crash right after it.
 func TestBehindOff(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	f, err := fs.Open(RootIno, "f", unix.O_CREAT|unix.O_RDWR, 0o600)
@@ -283,7 +287,7 @@ func TestBehindOff(t *testing.T) {
 	require.EqualValues(t, 1, a.Size)
 }
 
-// BenchmarkWriteBehind is BenchmarkWrite of small writes, put off.
+// BenchmarkWriteBehind measures small sequential writes with write-behind.
 func BenchmarkWriteBehind(b *testing.B) {
 	for _, size := range []int{4 << 10, 32 << 10} {
 		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {

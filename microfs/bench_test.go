@@ -21,7 +21,7 @@ func benchFS(b *testing.B, o Options) *FS {
 	return fs
 }
 
-// BenchmarkWrite writes a checkpoint of 512 MiB again and again.
+// BenchmarkWrite measures sequential writes to a file that is truncated to 0 every 512 MiB.
 func BenchmarkWrite(b *testing.B) {
 	for _, size := range []int{4 << 10, 32 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
@@ -74,7 +74,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// BenchmarkCreate makes files, all in one directory, and closes them.
+// BenchmarkCreate measures creating and closing files, all in one directory.
 func BenchmarkCreate(b *testing.B) {
 	fs := benchFS(b, Options{})
 	names := make([]string, b.N)
@@ -94,7 +94,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// BenchmarkMount mounts after a crash with 100,000 records in the log.
+// BenchmarkMount measures a read-only mount after a crash, with 100,000 records in the log.
 func BenchmarkMount(b *testing.B) {
 	dev := memory(b, nvmf.GiB, 4096)
 	seg := Segment{Start: nvmf.MiB, Length: nvmf.GiB - nvmf.MiB}

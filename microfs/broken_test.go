@@ -11,9 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestNothingIsWrittenOnceBroken: whoever finds in the middle of an operation,
-// or of a state checkpoint, that the partition is another run's does not finish
-// it there.
+// TestNothingIsWrittenOnceBroken checks that a file system that learns in the middle of a write or of a
+// state checkpoint that another run owns the partition (ErrFenced) writes nothing more to it.
 func TestNothingIsWrittenOnceBroken(t *testing.T) {
 	skipRace(t)
 	for _, op := range []nvmf.Opcode{nvmf.Read, nvmf.Write} {
@@ -37,7 +36,7 @@ func TestNothingIsWrittenOnceBroken(t *testing.T) {
 			c.dev.DisconnectAt(op, n)
 			_, err = f.WriteAt([][]byte{pattern(int(maxBatch), 2)}, 2*h) // ends on a boundary
 			if err == nil {
-				_, err = f.WriteAt([][]byte{pattern(int(2*h), 3)}, h/2) // does not
+				_, err = f.WriteAt([][]byte{pattern(int(2*h), 3)}, h/2) // ends inside a hugeblock
 			}
 			for range 4 {
 				fs.backgroundStep()
@@ -47,7 +46,7 @@ func TestNothingIsWrittenOnceBroken(t *testing.T) {
 				require.Greater(t, n, 2, what)
 				break
 			}
-			if err != nil { // else the state checkpoint found it out
+			if err != nil { // if it is nil, the state checkpoint got ErrFenced instead
 				require.ErrorIs(t, err, nvmf.ErrFenced, what)
 				require.ErrorIs(t, err, unix.EIO, what)
 			}
@@ -59,8 +58,8 @@ func TestNothingIsWrittenOnceBroken(t *testing.T) {
 	}
 }
 
-// TestPowerLossInPlan: a write finds that something was lost when it reads
-// what it overwrites a part of, after it has planned its first hugeblocks.
+// TestPowerLossInPlan runs losePower with a seed for which a write learns of the loss of power late:
+// when it reads a unit that it overwrites in part, after it has planned its first hugeblocks.
 func TestPowerLossInPlan(t *testing.T) {
 	for _, v := range allVariants {
 		if v.cache {

@@ -40,13 +40,13 @@ func (q *tappedQueue) Submit(cmds []*nvmf.Command) {
 	}
 }
 
-// holds reports whether a command has the byte at an offset.
+// holds reports whether the blocks of a command include the byte at an offset.
 func holds(c *nvmf.Command, lba, at nvmf.Bytes) bool {
 	start := nvmf.Bytes(c.LBA) * lba
 	return at >= start && at < start+nvmf.Bytes(c.Blocks)*lba
 }
 
-// TestCheckUnreadable has the device refuse to read one block.
+// TestCheckUnreadable has the device refuse to read one block, and checks the finding.
 func TestCheckUnreadable(t *testing.T) {
 	r := populated(t, variants[0])
 	prior := r.fs.ckpt.header.prior.Page
@@ -87,8 +87,8 @@ func TestCheckUnreadable(t *testing.T) {
 	}
 }
 
-// TestCheckRefused: what the device refuses for other reasons says nothing of
-// what is on the media.
+// TestCheckRefused checks that Check fails if the device refuses a read for another reason than a media
+// error, instead of reporting damage, and that a lost connection makes no difference.
 func TestCheckRefused(t *testing.T) {
 	r := populated(t, variants[0])
 	busy := &nvmf.StatusError{Opcode: nvmf.Read, SCT: 0, SC: 0x82}
@@ -103,8 +103,8 @@ func TestCheckRefused(t *testing.T) {
 	}
 }
 
-// TestCheckMoving looks at media that looks damaged in another place each time,
-// as media does that is being written to.
+// TestCheckMoving checks media on which each look finds damage at another place, as if a writer changed
+// it meanwhile. Check must report no damage, and FoundBusy if no look is without such damage.
 func TestCheckMoving(t *testing.T) {
 	r := populated(t, variants[0])
 	places := [2]nvmf.Bytes{0, r.seg.Length - blockSize}
@@ -129,7 +129,7 @@ func TestCheckMoving(t *testing.T) {
 		require.Equal(t, []FindingKind{FoundBusy}, kinds(got, Note), "%+v", got.Findings)
 		require.False(t, got.Clean())
 	}
-	// Damage that stays is told even so.
+	// Damage that every look finds is reported, together with FoundBusy.
 	clear(r.block(claimAt(0)))
 	clear(r.block(claimAt(1))[100:])
 	r.block(claimAt(0))[5] = 1
@@ -148,7 +148,8 @@ func TestCheckMoving(t *testing.T) {
 	require.Equal(t, []FindingKind{FoundClaim, FoundBusy}, kinds(got, Note), "%+v", got.Findings)
 }
 
-// TestCheckBesideWriter checks again and again while a writer is at work.
+// TestCheckBesideWriter runs Check many times while a writer changes the file system. It checks that no
+// damage is reported, and that most checks find a quiet moment.
 func TestCheckBesideWriter(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the two share memory as two hosts share a namespace: without a lock")
@@ -177,8 +178,8 @@ func TestCheckBesideWriter(t *testing.T) {
 	require.Less(t, busy, 15)
 }
 
-// TestCheckCrash checks contents that a device may have after a crash: no crash
-// leaves anything worse than notes, whether a mount follows or not.
+// TestCheckCrash runs Check on contents that a device may have after a crash, and after a crash during
+// recovery. It checks that there are no findings worse than notes.
 func TestCheckCrash(t *testing.T) {
 	skipRace(t)
 	crashes := 20
@@ -216,14 +217,14 @@ func TestCheckCrash(t *testing.T) {
 	}
 }
 
-// metadata is everything but the data of a partition.
+// metadata returns the bytes of the partition in front of its data area.
 func (r *logRig) metadata() []byte { return r.mem.Bytes()[r.seg.Start : r.seg.Start+r.fs.g.data] }
 
-// reseal makes the checksum of whatever 4 KiB structure hold.
+// reseal writes the right checksum to a changed structure of 4 KiB.
 func reseal(b []byte) { binary.LittleEndian.PutUint64(b[sbCRC:], checksum(b[:sbCRC])) }
 
-// TestCheckHostile scribbles over all metadata, with checksums that hold or do
-// not. Whatever is there, a check ends and says so.
+// TestCheckHostile changes random bytes of the metadata, with valid and with invalid checksums. It
+// checks that Check ends without an error, and that the media can be mounted if Check finds no damage.
 func TestCheckHostile(t *testing.T) {
 	watch(t)
 	seed := newSeed(t)
@@ -256,7 +257,7 @@ func TestCheckHostile(t *testing.T) {
 		if !got.Clean() {
 			refused++
 		}
-		// What passes mounts.
+		// Media that Check finds clean can be mounted.
 		if fs, err := r.mount(); err == nil {
 			require.NoError(t, fs.q.Close())
 			fs.ckpt.stop()
@@ -267,7 +268,7 @@ func TestCheckHostile(t *testing.T) {
 	t.Logf("%d of %d were not clean", refused, rounds)
 }
 
-// putInteresting changes a few bytes.
+// putInteresting changes one number of b, to a value that is likely to meet a special case.
 func putInteresting(rnd *rand.Rand, b []byte) {
 	at := 8 * rnd.IntN(len(b)/8)
 	switch rnd.IntN(4) {
@@ -282,7 +283,7 @@ func putInteresting(rnd *rand.Rand, b []byte) {
 	}
 }
 
-// FuzzCheckState has states checked whose checksums hold.
+// FuzzCheckState checks arbitrary states with valid checksums.
 func FuzzCheckState(f *testing.F) {
 	g := goldenGeometry(f)
 	f.Add(goldenTree(f, g).encode(nil))
@@ -295,8 +296,7 @@ func FuzzCheckState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What a mount takes has nothing wrong with it but what a mount repairs,
-		// or does not look at.
+		// A state that Mount accepts has only findings that Mount repairs or does not look for.
 		for _, f := range problems(c.r) {
 			require.Contains(t, []FindingKind{FoundState, FoundExtent, FoundShared, FoundInode, FoundPool, FoundUnreachable}, f.Kind, "%v: %v", &f, tr.inodes.count)
 		}

@@ -16,7 +16,7 @@ import (
 	"nvmecr/oplog"
 )
 
-// checked is Check on the device of a rig.
+// checked returns the report of Check on the device of a rig.
 func (c *crashRig) checked() *CheckReport {
 	r, err := Check(context.Background(), c.dev, c.seg, CheckOptions{Generation: 7})
 	require.NoError(c.t, err)
@@ -32,9 +32,8 @@ func kinds(r *CheckReport, worse Severity) (list []FindingKind) {
 	return list
 }
 
-// populated is a file system with a bit of everything: /d/e, /x, /f of 50000
-// bytes, a log of several pages behind a state checkpoint, synced and left
-// without unmounting.
+// populated returns a file system with the directories /d, /d/e and /x and the file /f of 50000 bytes.
+// It has a state checkpoint and several log pages behind it. It is synced, and not unmounted.
 func populated(t *testing.T, v variant) *logRig {
 	r := newLogRig(t, v)
 	for _, dir := range []string{"d", "d/e", "x"} {
@@ -64,8 +63,8 @@ func (r *logRig) logSlot(page uint64, slot int) []byte {
 	return r.block(logOffset + nvmf.Bytes(page%r.fs.g.logPages*2+uint64(slot))*oplog.PageSize)
 }
 
-// restate makes change to the tree and writes it as the current state, without a
-// log behind it. stored, if it is set, changes what is written.
+// restate applies change to the tree and writes the tree as the current state, without log records
+// behind it. If stored is not nil it returns the bytes that are written instead of the encoded tree.
 func (r *logRig) restate(change func(*tree), stored func(*tree, []byte) []byte) {
 	change(r.fs.tree)
 	if stored != nil {
@@ -75,8 +74,8 @@ func (r *logRig) restate(change func(*tree), stored func(*tree, []byte) []byte) 
 	require.NoError(r.t, r.fs.Checkpoint())
 }
 
-// TestCheck damages one structure and expects that finding, and what becomes of
-// it when it is repaired.
+// TestCheck damages one structure. It checks that Check reports that damage, and that Repair mends it or
+// refuses to.
 func TestCheck(t *testing.T) {
 	skipRace(t)
 	scribble := func(b []byte) { copy(b, pattern(len(b), 9)) }
@@ -158,7 +157,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// repaired repairs, and expects all well, or a refusal that wrote nothing.
+// repaired runs Repair. If ok, it expects no findings afterwards. Otherwise it expects that Repair fails
+// and writes nothing except the claim.
 func (r *logRig) repaired(ok bool, before []byte) {
 	done, err := Repair(context.Background(), r.dev, r.seg, r.v.o)
 	if !ok {
@@ -177,8 +177,8 @@ func (r *logRig) repaired(ok bool, before []byte) {
 	require.False(r.t, got.InUse)
 }
 
-// TestCheckTree writes states whose checksums hold but whose content does not
-// make sense.
+// TestCheckTree writes states with valid checksums and invalid content. It checks the findings, and that
+// Repair mends those that are repairable.
 func TestCheckTree(t *testing.T) {
 	skipRace(t)
 	tests := []struct {
@@ -273,7 +273,8 @@ func TestCheckTree(t *testing.T) {
 	}
 }
 
-// TestCheckModel checks what random operations leave, unmounted or not.
+// TestCheckModel runs Check after random operations, with and without an Unmount. It checks that there
+// are no problems, and that the counts of files are right.
 func TestCheckModel(t *testing.T) {
 	skipRace(t)
 	for _, v := range everyVariant {

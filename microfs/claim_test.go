@@ -43,7 +43,8 @@ func TestGoldenClaim(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// TestClaims: who unmounted is not asked about, who did not is.
+// TestClaims checks that Mount calls Options.Claimed if the last writer has not unmounted, and only
+// then, and that a read-only mount never does.
 func TestClaims(t *testing.T) {
 	refuse := errors.New("it may be alive")
 	c := newCrashRig(t, variants[0])
@@ -56,7 +57,7 @@ func TestClaims(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 	fs, err = c.mount()
 	require.NoError(t, err, "it was released")
-	fs.ckpt.stop() // and is left behind
+	fs.ckpt.stop() // this mount is never unmounted
 	require.Empty(t, asked)
 	_, err = c.mount()
 	require.ErrorIs(t, err, refuse)
@@ -72,7 +73,8 @@ func TestClaims(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// A repair leaves a partition as that of a killed process if it was that.
+// TestRepairDoesNotReleaseForTheKilled checks that Repair leaves the claim of a process that was killed
+// unreleased, and a released claim released.
 func TestRepairDoesNotReleaseForTheKilled(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		c := newCrashRig(t, variants[0])
@@ -95,8 +97,8 @@ func TestRepairDoesNotReleaseForTheKilled(t *testing.T) {
 	}
 }
 
-// TestDamagedClaim: one slot is enough; without any it is not known who may
-// be writing.
+// TestDamagedClaim checks that Mount takes the claim from one slot if the other is damaged, and calls
+// Options.Claimed if both are: then it is not known whether a writer is alive.
 func TestDamagedClaim(t *testing.T) {
 	for slots := 1; slots <= 2; slots++ {
 		c := newLogRig(t, variants[0])
@@ -114,8 +116,9 @@ func TestDamagedClaim(t *testing.T) {
 	}
 }
 
-// TestTakenOver: a writer that was cut off comes back after another one has
-// mounted. On its way back in it sees the other's claim and writes nothing.
+// TestTakenOver checks a writer that loses its connection after another writer has mounted the
+// partition. When the first writer reconnects it finds the claim of the other one, fails with
+// ErrFenced, and writes nothing.
 func TestTakenOver(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[7]} {
 		t.Run(v.name, func(t *testing.T) {
@@ -142,8 +145,8 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
-// TestReserveAway: the target is back and gone again before it could be asked
-// whose the namespace is.
+// TestReserveAway checks that the file system calls Options.Reserve again as long as it fails because
+// the target is not reachable. Reserve is called after a reconnection and after a reservation conflict.
 func TestReserveAway(t *testing.T) {
 	for _, gone := range []error{nvmf.ErrUnreachable, nvmf.ErrHostRefused, nvmf.ErrNoSubsystem, nvmf.ErrNoNamespace, nvmf.ErrConnectionLost} {
 		for _, cause := range []func(*crashRig){
@@ -169,8 +172,9 @@ func TestReserveAway(t *testing.T) {
 	}
 }
 
-// TestConflict: the device refuses a command for somebody else's reservation.
-// Whose the namespace is, the fence decides.
+// TestConflict checks what follows when the device refuses a write because of another host's
+// reservation. The file system calls Options.Reserve. If that fails with ErrFenced the operation fails;
+// otherwise the write is repeated.
 func TestConflict(t *testing.T) {
 	for _, status := range []uint8{0x83, 0x14} { // conflict, preempted
 		testConflict(t, &nvmf.StatusError{Opcode: nvmf.Write, SC: status})
@@ -227,8 +231,9 @@ func testConflict(t *testing.T, conflict *nvmf.StatusError) {
 	}
 }
 
-// TestVacate: who has vacated the partition is not asked about, and goes on as if
-// nothing had been unless somebody else has taken it.
+// TestVacate checks that Mount does not call Options.Claimed for a partition whose writer has called
+// Vacate. It also checks that this writer can go on writing, which claims the partition again, unless
+// another writer has mounted it.
 func TestVacate(t *testing.T) {
 	refuse := errors.New("it may be alive")
 	c := newCrashRig(t, variants[0])
@@ -250,7 +255,7 @@ func TestVacate(t *testing.T) {
 	require.NoError(t, write(f, "one"))
 	require.NoError(t, write(gone, "one"))
 
-	for range 2 { // it goes on after all
+	for range 2 { // the writer goes on after Vacate
 		require.NoError(t, fs.Vacate())
 		require.NoError(t, fs.Vacate(), "with nothing in between")
 		require.NoError(t, write(gone, "two"))
@@ -278,12 +283,13 @@ func TestVacate(t *testing.T) {
 	require.NoError(t, next.Unmount())
 }
 
-// TestVacateDisconnected loses the connection while the claim is given up or taken
-// back; what was in flight lands late.
+// TestVacateDisconnected loses the connection while Vacate releases the claim, or while the next write
+// claims the partition again. The target executes the lost command later. The test checks the claim
+// on the media after each step.
 func TestVacateDisconnected(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
-		back       bool // it is lost when the claim is taken back
+		back       bool // the connection is lost when the partition is claimed again
 		kind       nvmf.Opcode
 		nth        int
 		landsFirst bool

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCloseKeeps: on a device with a volatile write cache the last close of a written
-// file keeps everything that was acknowledged before, in all the cases that Close
-// tells apart.
+// TestCloseKeeps checks that on a device with a volatile write cache everything that was acknowledged
+// before the last close of a file survives a loss of power after it, in all the cases that Close
+// distinguishes.
 func TestCloseKeeps(t *testing.T) {
 	skipRace(t)
 	data := pattern(50_000, 9)
@@ -27,10 +27,10 @@ func TestCloseKeeps(t *testing.T) {
 	const create = unix.O_CREAT | unix.O_RDWR
 	cases := []struct {
 		name string
-		// run ends with the close; it makes the witness before.
+		// run ends with the last close. Before it, run makes the directory "witness".
 		run  func(t *testing.T, fs *FS)
 		gone bool // the file has no name any more
-		none bool // nor content
+		none bool // the file is empty
 	}{
 		{"written", func(t *testing.T, fs *FS) {
 			f := open(t, fs, create)

@@ -10,8 +10,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestCreateIsOneGroup: a file that is made and closed costs one round trip,
-// and is known to be closed as soon as anything else was logged.
+// TestCreateIsOneGroup checks that the Close record of a file that was created and closed without a
+// write is logged with the next group: a crash right after the close finds the file not closed, a
+// crash after any other change finds it closed.
 func TestCreateIsOneGroup(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	touch := func(name string) {
@@ -52,8 +53,8 @@ func TestCreateIsOneGroup(t *testing.T) {
 	}
 }
 
-// TestCreatedThenWritten: the Close record of a file that was made and closed
-// does not come behind what was written to it later.
+// TestCreatedThenWritten checks that the deferred Close record of a file does not go to the log after
+// records of later writes to that file, whose writer dies: the file must not count as closed.
 func TestCreatedThenWritten(t *testing.T) {
 	for _, size := range []int{1, 100, 3 << 20} {
 		c, fs := mounted(t, variants[0])
@@ -71,8 +72,8 @@ func TestCreatedThenWritten(t *testing.T) {
 	}
 }
 
-// TestManyCreatedAtOnce closes more files than the log keeps waiting, over lost
-// connections, with a log that is full now and then.
+// TestManyCreatedAtOnce creates and closes more files than the log can defer Close records for. The
+// connection is lost now and then, and the log is small. After a crash all files must count as closed.
 func TestManyCreatedAtOnce(t *testing.T) {
 	v := variants[0]
 	v.f.LogPages = 64
@@ -103,8 +104,9 @@ func TestManyCreatedAtOnce(t *testing.T) {
 	}
 }
 
-// TestCreateUndone: a create whose log image the device refuses leaves nothing
-// in the tree, though it was applied while that image was in flight.
+// TestCreateUndone checks that a create whose log image the device refuses is removed from the tree
+// again: the create was applied while the image was in flight. If the connection is lost instead, the
+// create succeeds.
 func TestCreateUndone(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	require.NoError(t, fs.Mkdir(RootIno, "d", 0o700))

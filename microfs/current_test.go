@@ -13,8 +13,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A reader that has mounted sees without another mount whether one would show
-// something else.
+// TestCurrent checks that a mounted reader can tell, without mounting again, whether another mount
+// would show a different state.
 func TestCurrent(t *testing.T) {
 	dev := memory(t, 64*nvmf.MiB, 4096)
 	ctx, seg := context.Background(), Segment{Length: 64 * nvmf.MiB}

@@ -13,7 +13,7 @@ import (
 	"nvmecr/oplog"
 )
 
-// logRig is a file system whose log can be damaged on the media.
+// logRig is a mounted file system in memory; tests damage its media through mem.
 type logRig struct {
 	*crashRig
 	mem *memdev.Device
@@ -38,7 +38,7 @@ func (r *logRig) tailPage() []byte {
 	return r.mem.Bytes()[at : at+2*oplog.PageSize]
 }
 
-// fillPage makes one operation that takes most of a log page.
+// fillPage makes a symbolic link whose record takes most of a log page.
 func (r *logRig) fillPage(name string) {
 	require.NoError(r.t, r.fs.Symlink(strings.Repeat("x", 3400), RootIno, name))
 }
@@ -50,14 +50,14 @@ func (r *logRig) requireNames(names ...string) {
 	}
 }
 
-// TestOneBadSector: after a sync one block of the log is damaged. Whichever it
-// is, the other copy of what it held is enough.
+// TestOneBadSector damages one slot of a log page after a Sync. It checks that recovery finds all
+// records with the copy in the other slot.
 func TestOneBadSector(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[7]} {
 		for slot := range 2 {
 			t.Run(fmt.Sprintf("%s, slot %d", v.name, slot), func(t *testing.T) {
 				r := newLogRig(t, v)
-				for i := range 46 { // a full page but for a few bytes
+				for i := range 46 { // they fill a page, except for a few bytes
 					require.NoError(t, r.fs.Mkdir(RootIno, fmt.Sprintf("dir%033d", i), 0o700))
 				}
 				require.NoError(t, r.fs.Sync())
@@ -74,9 +74,9 @@ func TestOneBadSector(t *testing.T) {
 	}
 }
 
-// TestDamagedDurablePage: both slots of a log page that had been flushed are
-// damaged. Later durable pages tell that it was there: that is damage, and not
-// what a power failure leaves of a cache.
+// TestDamagedDurablePage damages both slots of a log page that had been flushed. It checks that Mount
+// fails with ErrDamaged: later durable pages show that this page was durable, so that no loss of power
+// can explain that it is missing.
 func TestDamagedDurablePage(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[7]} {
 		t.Run(v.name, func(t *testing.T) {
@@ -98,9 +98,9 @@ func TestDamagedDurablePage(t *testing.T) {
 	}
 }
 
-// TestFlushAfterGap: power fails with pages D+1 and D+2 in a volatile cache, of
-// which D+2 arrives and D+1 does not. Recovery goes back to the durable page D,
-// and must not take what comes after it for durable, too.
+// TestFlushAfterGap loses power with pages D+1 and D+2 in a volatile write cache. D+2 reaches the media,
+// D+1 does not. Recovery goes back to the durable page D. The test checks that records written after
+// the recovery do not count as durable before a Flush.
 func TestFlushAfterGap(t *testing.T) {
 	r := newLogRig(t, variants[7])
 	require.NoError(t, r.fs.Mkdir(RootIno, "durable", 0o700))
@@ -118,9 +118,9 @@ func TestFlushAfterGap(t *testing.T) {
 	require.Greater(t, r.dev.Count(nvmf.Flush), flushes)
 }
 
-// TestDamageAfterClose: one bit of a file's data is damaged after close, with
-// and without an unmount. That is EIO; with a volatile write cache it must not
-// be taken for a write that was not finished.
+// TestDamageAfterClose flips one bit of a file's data after Close, with and without an Unmount. It
+// checks that a read fails with EIO. With a volatile write cache recovery must not treat the damage as a
+// write that a crash cut short, and remove the write.
 func TestDamageAfterClose(t *testing.T) {
 	for _, v := range variants {
 		for _, unmount := range []bool{true, false} {

@@ -16,19 +16,20 @@ import (
 	"nvmecr/oplog"
 )
 
-// deallocating mounts with the background goroutines ended: tests take their turns.
+// deallocating mounts a file system and stops its background goroutine. Tests call rest to do the
+// work of that goroutine.
 func deallocating(t *testing.T, v variant) (*crashRig, *FS) {
 	c, fs := mounted(t, v)
 	fs.ckpt.stop()
 	return c, fs
 }
 
-// rest takes the turns of a file system whose application does something else.
+// rest deallocates as the background goroutine does while the application makes no calls.
 func rest(t *testing.T, fs *FS) {
 	require.NoError(t, deallocateOp.fs(fs))
 }
 
-// storage is the part of a file's hugeblock on the device.
+// storage returns the bytes of hugeblock h on the device.
 func (c *crashRig) storage(fs *FS, h Hugeblock) []byte {
 	b := make([]byte, fs.g.hugeblock)
 	fs.mu.Lock()
@@ -45,11 +46,11 @@ func writeNew(t *testing.T, fs *FS, name string, n int, seed byte) *File {
 	return f
 }
 
-// physOf returns where the first hugeblock of a file is.
+// physOf returns the hugeblock on the media that the first hugeblock of a file is mapped to.
 func physOf(f *File) Hugeblock { return f.in.extents.at(f.in.extents.find(0)).phys }
 
-// TestDeallocate: what was freed is deallocated when the application rests, and no
-// earlier, and with a volatile cache when the record that freed it is durable.
+// TestDeallocate checks that freed hugeblocks are deallocated once the application pauses, not
+// earlier and only once, and that hugeblocks in use keep their content.
 func TestDeallocate(t *testing.T) {
 	for _, v := range variants {
 		if v.o.WriteBehind {
@@ -84,7 +85,7 @@ func TestDeallocate(t *testing.T) {
 	}
 }
 
-// TestDeallocateAtTheEnd: what is used when the file system ends is deallocated then.
+// TestDeallocateAtTheEnd checks that Unmount and Vacate deallocate hugeblocks that were freed before.
 func TestDeallocateAtTheEnd(t *testing.T) {
 	for _, end := range []struct {
 		name string
@@ -102,7 +103,8 @@ func TestDeallocateAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestDeallocateInTheBackground: nobody has to ask.
+// TestDeallocateInTheBackground checks that the background goroutine deallocates freed hugeblocks
+// without any call.
 func TestDeallocateInTheBackground(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	f := writeNew(t, fs, "f", 1<<20, 1)
@@ -112,8 +114,8 @@ func TestDeallocateInTheBackground(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestDeallocateBusy: an application that goes on writing keeps what it is about to
-// use again, and loses what it is not.
+// TestDeallocateBusy checks that while an application goes on writing, freed hugeblocks are kept if
+// it writes enough to use them again soon, and deallocated otherwise.
 func TestDeallocateBusy(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -137,8 +139,8 @@ func TestDeallocateBusy(t *testing.T) {
 	}
 }
 
-// TestDeallocateUsedFirst: a file system that is written to again and again takes no
-// more of the device than it held at once.
+// TestDeallocateUsedFirst checks that new files use hugeblocks that were written before, so that many
+// rounds of writing and unlinking touch no more of the device than the files of a few rounds need.
 func TestDeallocateUsedFirst(t *testing.T) {
 	_, fs := deallocating(t, variants[0])
 	seen := map[Hugeblock]bool{}
@@ -157,10 +159,10 @@ func TestDeallocateUsedFirst(t *testing.T) {
 	require.LessOrEqual(t, len(seen), 3*1<<20/int(fs.g.hugeblock))
 }
 
-// TestDeallocateLost: a connection is lost with a batch in flight, and it lands
-// later. By then the hugeblocks hold nothing new. The application does not wait for
-// the target as long as it does not need it, and the next mount knows that something may
-// still land.
+// TestDeallocateLost loses the connection with a Deallocate command in flight, which the target
+// executes later. It checks three things. Deallocation does not reconnect by itself. The late
+// command destroys no data that was written since. The claim that Unmount writes tells the next
+// mount, and only the next one, that commands may still be executed late.
 func TestDeallocateLost(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[6]} {
 		t.Run(v.name, func(t *testing.T) {
@@ -213,7 +215,8 @@ func TestDeallocateLost(t *testing.T) {
 	}
 }
 
-// TestDeallocateRefused: a device that refuses is asked no more, and one line says so.
+// TestDeallocateRefused checks that after the device has refused one Deallocate command the file
+// system sends no other one, and logs one line.
 func TestDeallocateRefused(t *testing.T) {
 	v := variants[0]
 	var lines []string
@@ -234,8 +237,8 @@ func TestDeallocateRefused(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestDeallocateFlushFails: what the flush before a deallocation may have lost is not
-// passed over by the next one.
+// TestDeallocateFlushFails checks that a failed Flush before a deallocation is not hidden: nothing is
+// deallocated, and the next Sync fails with EIO.
 func TestDeallocateFlushFails(t *testing.T) {
 	v := variants[0]
 	v.cache = true
@@ -252,7 +255,8 @@ func TestDeallocateFlushFails(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestGranules: only what a device can give back as a whole is asked for.
+// TestGranules checks that granules shrinks a run to whole deallocation units of the device, and by
+// less than one unit at each end.
 func TestGranules(t *testing.T) {
 	mem, err := memdev.New(64*nvmf.MiB, 4096, memdev.Options{})
 	require.NoError(t, err)
@@ -280,7 +284,7 @@ func TestGranules(t *testing.T) {
 	require.NoError(t, mem.Close())
 }
 
-// identified is a device that says something else of itself.
+// identified is a device with another Identity.
 type identified struct {
 	nvmf.Device
 	identity nvmf.Identity
@@ -326,7 +330,7 @@ func TestPool(t *testing.T) {
 				if random.IntN(100) == 0 {
 					p.rotate(^Hugeblock(0))
 				}
-			default: // free a run of what is taken
+			default: // free a run of taken hugeblocks
 				start := Hugeblock(random.IntN(blocks))
 				r := run{start: start}
 				for taken[r.start+r.count] && r.count < Hugeblock(random.IntN(60)) {
@@ -344,7 +348,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestRetiredByDeallocation: what a lost batch was about comes back after the quarantine.
+// TestRetiredByDeallocation checks that the hugeblocks of a Deallocate command that was in flight when
+// the connection was lost are not free at first, and are free again after the quarantine.
 func TestRetiredByDeallocation(t *testing.T) {
 	c, fs := deallocating(t, variants[0])
 	free := fs.StatFS().Free

@@ -17,9 +17,9 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestDisconnect loses the connection at random commands; the writes in flight
-// land at some later time, or never. The application must not notice, and
-// nothing may be missing after a remount.
+// TestDisconnect loses the connection at random commands. The target executes the writes that were in
+// flight at some later time, or never. It checks that no call of the application fails, and that after
+// a remount nothing is missing.
 func TestDisconnect(t *testing.T) {
 	for _, v := range everyVariant {
 		t.Run(v.name, func(t *testing.T) {
@@ -64,11 +64,11 @@ func disconnectOften(t *testing.T, v variant, seed uint64) {
 	require.NoError(t, fs.Unmount())
 }
 
-// writeFault is what a device answers that cannot write a block (Write Fault).
+// writeFault is the status Write Fault, of a device that cannot write a block.
 var writeFault = &nvmf.StatusError{Opcode: nvmf.Write, SCT: 2, SC: 0x80}
 
-// TestIOErrors lets the device refuse single commands: the operation reports
-// it and has no effect, or has all of it; later ones work.
+// TestIOErrors has the device refuse single writes. It checks that the operation either fails with EIO
+// and has no effect, or succeeds, and that later operations work.
 func TestIOErrors(t *testing.T) {
 	seed, step := newSeed(t), 1
 	if testing.Short() {
@@ -113,10 +113,9 @@ func refuseOnce(t *testing.T, v variant, seed uint64, nth int) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestRefusedStaysRefused lets the device refuse single commands as
-// TestIOErrors does, but nothing follows the operation that failed: what may be
-// on the media of it, or of a first attempt that ended with the connection, is not
-// found by the next mount.
+// TestRefusedStaysRefused has the device refuse a write, so that an operation fails, and makes no other
+// operation after it. The failed operation may be on the media all the same, also from a first attempt
+// before the connection was lost. The test checks that the next mount does not find the failed operation.
 func TestRefusedStaysRefused(t *testing.T) {
 	seed, step := newSeed(t), 1
 	if testing.Short() {
@@ -141,7 +140,7 @@ func refuseLast(t *testing.T, v variant, seed uint64, nth int, end string) {
 	defer c.dev.Close()
 	fs, err := c.mount()
 	require.NoError(t, err)
-	if end == "lost, crash" { // and is refused when it is repeated
+	if end == "lost, crash" { // the connection is lost, and the device refuses a write after that
 		c.dev.DisconnectAt(nvmf.Write, nth)
 		nth += 1 + g.r.IntN(4)
 	}
@@ -169,8 +168,8 @@ func refuseLast(t *testing.T, v variant, seed uint64, nth int, end string) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestSectorDamage overwrites one block at a time, everywhere: the file system
-// either shows what it held, or reports an error; it never shows anything else.
+// TestSectorDamage overwrites every block of the partition, one at a time. It checks that the file
+// system either shows its old content or reports an error.
 func TestSectorDamage(t *testing.T) {
 	skipRace(t)
 	seed := newSeed(t)
@@ -215,7 +214,7 @@ func TestSectorDamage(t *testing.T) {
 	assert.Positive(t, repaired)
 }
 
-// hasData says whether a file of a snapshot is not empty.
+// hasData reports whether a snapshot has a file that is not empty.
 func hasData(snapshot map[string]string) bool {
 	for _, s := range snapshot {
 		var mode, size int
@@ -226,8 +225,8 @@ func hasData(snapshot map[string]string) bool {
 	return false
 }
 
-// damagedIsReported mounts read-only and compares what can be read; it returns
-// whether anything could not be.
+// damagedIsReported mounts read-only and compares the content of all files with want. It returns
+// whether the mount, or a read, reported damage.
 func damagedIsReported(t *testing.T, dev nvmf.Device, want map[string]string, what string) bool {
 	fs, err := Mount(context.Background(), dev, crashSegment, Options{Generation: 7, ReadOnly: true})
 	if err != nil {
@@ -261,8 +260,8 @@ func damagedIsReported(t *testing.T, dev nvmf.Device, want map[string]string, wh
 	return damaged
 }
 
-// TestFull fills the partition: a short write, then ENOSPC; what was written
-// stays, and space that is freed can be used again.
+// TestFull fills the partition until a write fails with ENOSPC. It checks that the bytes written before
+// are kept, and that freed space can be used again.
 func TestFull(t *testing.T) {
 	skipRace(t)
 	for _, v := range variants {
@@ -311,7 +310,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFullOfNames runs into the space that a state checkpoint has for inodes.
+// TestFullOfNames creates files until the state area has no space for another inode. It checks that the
+// create fails with ENOSPC, and that a state checkpoint and another mount still work.
 func TestFullOfNames(t *testing.T) {
 	c := newCrashRig(t, variants[0])
 	defer c.dev.Close()
@@ -337,8 +337,8 @@ func TestFullOfNames(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestTargetChanged: after a reconnection the last log page is not there any
-// more. Nothing works from then on, loudly.
+// TestTargetChanged checks that all calls fail with EIO once the last log page is not on the media any
+// more after a reconnection.
 func TestTargetChanged(t *testing.T) {
 	mem, err := memdev.New(16*nvmf.MiB, 4096, memdev.Options{})
 	require.NoError(t, err)

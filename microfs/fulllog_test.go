@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestFullLog: the log is full and synced, and the state checkpoint that would
-// make space is refused. What is mounted after a crash then needs no log page.
+// TestFullLog fills and syncs the log, and has the device refuse the state checkpoint that would free
+// log pages. It checks that a mount after a crash works, although no log page is free for it.
 func TestFullLog(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -41,9 +41,9 @@ func TestFullLog(t *testing.T) {
 	}
 }
 
-// TestFullLogHeaderRefused: the log is full, and a write of the forced state
-// checkpoint is refused: the state, or one of its headers. A sync that follows
-// must leave alone the log image that the header names, or will name.
+// TestFullLogHeaderRefused fills the log, and has the device refuse one write of the state checkpoint
+// that this forces: the state, or one of its headers. The test checks that a Sync after that does not
+// overwrite the log image that a header names or is going to name: nothing may be missing after a crash.
 func TestFullLogHeaderRefused(t *testing.T) {
 	for _, v := range variants {
 		for nth := 1; nth <= 3; nth++ {

@@ -69,7 +69,7 @@ func TestGoldenStateHeader(t *testing.T) {
 	require.Equal(t, h, got)
 }
 
-// goldenTree has a file with two extents, a directory, links of both kinds.
+// goldenTree returns a tree with a file of two extents, a directory, a hard link and a symbolic link.
 func goldenTree(t testing.TB, g *geometry) *tree {
 	tr := newTree(g)
 	for _, r := range []oplog.Record{
@@ -87,7 +87,7 @@ func goldenTree(t testing.TB, g *geometry) *tree {
 	return tr
 }
 
-// TestGoldenRanges: superblock and state of a file system with ranges.
+// TestGoldenRanges pins the bytes of the superblock and the state of a file system with ranges.
 func TestGoldenRanges(t *testing.T) {
 	g := goldenGeometry(t)
 	g.ranges = true
@@ -106,7 +106,8 @@ func TestGoldenRanges(t *testing.T) {
 	require.Equal(t, rangesTree(t, g).bytes, got.bytes)
 }
 
-// rangesTree is goldenTree with three ranges in the file, one of which was cut from another.
+// rangesTree returns goldenTree with three ranges in the file. Two of them are the parts of one range
+// that a DropRange record has split.
 func rangesTree(t testing.TB, g *geometry) *tree {
 	tr := goldenTree(t, g)
 	for _, r := range []oplog.Record{

@@ -12,8 +12,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// Media that somebody wrote who can compute checksums. It may be refused, or
-// show nonsense; it may not crash the application, nor keep it for ever.
+// The tests of this file mount media with invalid content and valid checksums. The file system may
+// refuse such media or show wrong content. It must not crash the application, nor hang.
 
 // watch ends the test binary, with all stacks, if a test hangs.
 func watch(t *testing.T) {
@@ -28,7 +28,7 @@ func TestHostileState(t *testing.T) {
 	tests := []struct {
 		name    string
 		change  func(tr *tree)
-		mounted bool // nothing wrong with it
+		mounted bool // Mount accepts it
 	}{
 		{name: "link count too low", change: func(tr *tree) { tr.addName(tr.inodes.get(RootIno), "second", tr.named("f")) }},
 		{name: "entries zero", change: func(tr *tree) { tr.named("d").special.entries = 0 }},
@@ -86,7 +86,7 @@ func TestHostileState(t *testing.T) {
 	}
 }
 
-// useAll does a bit of everything, whatever comes of it.
+// useAll makes calls of all kinds, and ignores their errors.
 func useAll(fs *FS) {
 	readAnything(fs)
 	_ = fs.Rename(RootIno, "x", RootIno, "d/e/y", 0)
@@ -129,8 +129,9 @@ func readAnything(fs *FS) {
 	_ = f.Close()
 }
 
-// TestHostileSuperblock: places outside the partition, and sizes that would
-// have the reader allocate more than there can be.
+// TestHostileSuperblock checks that a superblock is refused if its areas overlap or are outside the
+// partition, or if its state area is larger than any can be, so that reading the state would allocate
+// too much memory.
 func TestHostileSuperblock(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -163,8 +164,8 @@ func TestHostileSuperblock(t *testing.T) {
 	}
 }
 
-// TestHostileRecords replays records with intact checksums that make no sense.
-// Those that pass must leave a tree whose state can be written and read.
+// TestHostileRecords applies records that no writer logs. It checks which of them are refused, and that
+// the tree after the accepted ones can be encoded and decoded.
 func TestHostileRecords(t *testing.T) {
 	name := func(s string) []byte { return []byte(s) }
 	sums := []uint64{1, 2}
@@ -251,7 +252,8 @@ func TestHostileRecords(t *testing.T) {
 	}
 }
 
-// replayedTree has /d/e and a file of two hugeblocks /f: inodes 2, 3 and 4.
+// replayedTree returns a tree with the directories /d and /d/e, and the file /f of two hugeblocks. Their
+// inodes are 2, 3 and 4.
 func replayedTree(t *testing.T) *tree {
 	g := goldenGeometry(t)
 	g.ranges = true

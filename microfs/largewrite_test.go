@@ -9,8 +9,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// scattered is a workload that leaves the free hugeblocks scattered, and then
-// makes writes that take several log groups each.
+// scattered returns a workload that leaves the free hugeblocks scattered, and then makes writes that
+// take several log groups each. It also returns the states after each number of operations.
 func scattered() (ops []op, states []map[string]string) {
 	m := newModel()
 	add := func(o op) {
@@ -35,9 +35,8 @@ func scattered() (ops []op, states []map[string]string) {
 	return ops, states
 }
 
-// TestLargeWriteIsWhole cuts the power at every write of such a workload: of a
-// write of up to 8 MiB a crash leaves all or nothing, however many log pages it
-// takes.
+// TestLargeWriteIsWhole cuts the power at every Write command of the scattered workload. It checks that
+// a crash leaves all or nothing of a write of up to 8 MiB, however many log pages the write takes.
 func TestLargeWriteIsWhole(t *testing.T) {
 	skipRace(t)
 	stride := 1
@@ -65,8 +64,9 @@ func TestLargeWriteIsWhole(t *testing.T) {
 	}
 }
 
-// TestLargeWriteFaults: the connection is lost, or a command refused, within
-// such a write. It is whole, or short, and what it says it wrote is there.
+// TestLargeWriteFaults loses the connection, or has the device refuse a command, within a write that
+// takes several log groups. It checks that the write succeeds after a lost connection. It also checks
+// that after a crash the file system is as it was before the crash.
 func TestLargeWriteFaults(t *testing.T) {
 	skipRace(t)
 	ops, states := scattered()

@@ -15,10 +15,10 @@ import (
 	"nvmecr/oplog"
 )
 
-// TestLateStateChunk loses the connection with a part of a state checkpoint in
-// flight. That checkpoint can be finished, since it repeats the same bytes, and
-// the next one uses the other area; the one after it has to wait until the
-// late bytes can no longer land in its area.
+// TestLateStateChunk loses the connection with a chunk of a state checkpoint in flight, which the target
+// may execute late. That checkpoint succeeds, since it writes the same bytes again, and the next one
+// succeeds, since it uses the other area. The test checks that the one after that fails with
+// ErrUnstable: it would write the area in which the late chunk can still land.
 func TestLateStateChunk(t *testing.T) {
 	for _, landing := range []string{"while it waits", "at once", "never"} {
 		t.Run(landing, func(t *testing.T) {
@@ -50,7 +50,8 @@ func TestLateStateChunk(t *testing.T) {
 	}
 }
 
-// TestLateStateChunkIsOver: the wait ends.
+// TestLateStateChunkIsOver checks that state checkpoints work again once the lost connection is longer
+// ago than the quarantine.
 func TestLateStateChunkIsOver(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	require.NoError(t, fs.Sync())
@@ -69,9 +70,9 @@ func TestLateStateChunkIsOver(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestRefusedAndLost: of the commands of one write, one is refused and the
-// connection is lost with a later one in flight. It may still land, so what it
-// was going to is not used again.
+// TestRefusedAndLost has the device refuse one command of a write, and loses the connection with a later
+// command of the same write in flight. The target may execute that command late, so the test checks
+// that its hugeblocks are not used again.
 func TestRefusedAndLost(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[6], variants[7]} {
 		t.Run(v.name, func(t *testing.T) {
@@ -79,9 +80,9 @@ func TestRefusedAndLost(t *testing.T) {
 			f := openNew(t, fs, "f")
 			c.dev.FailAt(nvmf.Write, 1, writeFault)
 			c.dev.DisconnectAt(nvmf.Write, 3)
-			_, _ = f.WriteAt([][]byte{pattern(512<<10, 1)}, 0) // done or refused: both will do
+			_, _ = f.WriteAt([][]byte{pattern(512<<10, 1)}, 0) // the test does not depend on its result
 			c.dev.Heal()
-			var want []byte // all the space there is
+			var want []byte // fills all free space
 			for {
 				piece := pattern(512<<10, 2)
 				n, err := f.WriteAt([][]byte{piece}, int64(len(want)))
@@ -103,10 +104,10 @@ func TestRefusedAndLost(t *testing.T) {
 	}
 }
 
-// TestLateAfterDeath: a writer dies with the commands of an operation in
-// flight. They land after another process, which no fence separates from it,
-// has mounted and gone on. The log, half-filled hugeblocks and, as long as the
-// pool has not gone round, new ones are out of their way.
+// TestLateAfterDeath has a writer die with the commands of an operation in flight. The target executes
+// them after another process, which could not fence off the first one, has mounted and written. It
+// checks that the late commands destroy nothing that the second process wrote: its log pages, its
+// partly filled hugeblocks, and new hugeblocks, as long as the pool has not been used up once.
 func TestLateAfterDeath(t *testing.T) {
 	skipRace(t)
 	for _, v := range variants {
@@ -125,8 +126,8 @@ func TestLateAfterDeath(t *testing.T) {
 	}
 }
 
-// lateAfterDeath appends to three files in turns, dies while it does, and goes
-// on in another process.
+// lateAfterDeath appends to three files in random order until the first writer dies, and goes on with
+// a second mount. It returns how many late commands the target executed.
 func lateAfterDeath(t *testing.T, v variant, seed uint64) int {
 	what := fmt.Sprintf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -161,7 +162,7 @@ func lateAfterDeath(t *testing.T, v variant, seed uint64) int {
 	fs, err = c.mount()
 	require.NoError(t, err, what)
 	fs.ckpt.stop()
-	for i := range want { // the write in progress may be there
+	for i := range want { // the last write of the dead writer may have had its effect
 		a, err := fs.Stat(RootIno, fmt.Sprintf("f%d", i), false)
 		if len(want[i]) > 0 || err == nil {
 			require.NoError(t, err, what)
@@ -198,14 +199,14 @@ func readWhole(t *testing.T, fs *FS, name string) []byte {
 	return b
 }
 
-// deadQueue does not come back.
+// deadQueue cannot be reset: the process that uses it never reconnects.
 type deadQueue struct{ nvmf.Queue }
 
 func (*deadQueue) Reset(context.Context) error { return nvmf.ErrUnreachable }
 
-// TestLateChunkOfTheDead: a writer dies with a part of a state checkpoint in
-// flight. It lands after another process, which no fence separates from it, has
-// written its own state: that must not lie in the same area.
+// TestLateChunkOfTheDead has a writer die with a chunk of a state checkpoint in flight. The target
+// executes it after another process, which could not fence off the first one, has mounted. The test
+// checks that the second process does not write a state to the area in which the chunk can still land.
 func TestLateChunkOfTheDead(t *testing.T) {
 	v := variants[0]
 	v.o.Claimed = notFenced
@@ -230,5 +231,5 @@ func TestLateChunkOfTheDead(t *testing.T) {
 	require.Equal(t, want, snapshotFS(t, c.again(fs)))
 }
 
-// notFenced lets a mount take over from a writer whose last commands may land.
+// notFenced is an Options.Claimed that says that commands of the last writer may still be executed.
 func notFenced(*Claim) (Late, error) { return LateAny, nil }

@@ -16,8 +16,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// hooked is a device that tells, on the owner's thread, how much data commands
-// move before they are submitted.
+// hooked is a device that calls a hook before commands are submitted, on the thread of the caller,
+// with the number of bytes that the commands transfer.
 type hooked struct {
 	nvmf.Device
 	tell *hook
@@ -44,14 +44,15 @@ func (q hookedQueue) Submit(cmds []*nvmf.Command) {
 	q.Queue.Submit(cmds)
 }
 
-// hook is what a device calls, if anything: goroutines of the file system call it, too.
+// hook is the function that a hooked device calls, if it is set. Goroutines of the file system call
+// it, too, so it is set and read atomically.
 type hook struct {
 	atomic.Pointer[func(n nvmf.Bytes)]
 }
 
 func (h *hook) set(f func(n nvmf.Bytes)) { h.Store(&f) }
 
-// onHooked returns a file system whose device calls the hook.
+// onHooked formats and mounts a file system on a hooked device.
 func onHooked(t *testing.T, size nvmf.Bytes, o Options) (*FS, *hook) {
 	hook := new(hook)
 	dev := hooked{memory(t, size, 4096), hook}
@@ -63,7 +64,7 @@ func onHooked(t *testing.T, size nvmf.Bytes, o Options) (*FS, *hook) {
 	return fs, hook
 }
 
-// waitInLine returns when somebody waits for the lock, which the caller has.
+// waitInLine returns when another goroutine waits for the lock, which the caller holds.
 func waitInLine(fs *FS) {
 	for fs.mu.next.TryLock() {
 		fs.mu.next.Unlock()
@@ -71,8 +72,8 @@ func waitInLine(fs *FS) {
 	}
 }
 
-// TestLargeGivesWay: who calls during a large read or write waits for one
-// operation of it. What is read and written is right all the same.
+// TestLargeGivesWay checks that a call during a large read or write waits for no more than one of its
+// operations of up to 8 MiB, and that the bytes read and written are right all the same.
 func TestLargeGivesWay(t *testing.T) {
 	const size = 40 << 20
 	want := pattern(size, 3)
@@ -105,7 +106,7 @@ func TestLargeGivesWay(t *testing.T) {
 				var moved nvmf.Bytes
 				var waiters int64
 				hook.set(func(n nvmf.Bytes) {
-					if n = n.AlignDown(64 * nvmf.KiB); n == 0 { // a waiter's, not data and a log image
+					if n = n.AlignDown(64 * nvmf.KiB); n == 0 { // a command of a small write, or a log image
 						return
 					}
 					if moved += n; moved <= nvmf.Bytes(waiters)*maxBatch {
@@ -136,8 +137,8 @@ func TestLargeGivesWay(t *testing.T) {
 	}
 }
 
-// TestLargeWriteIsOne: what others change of the file comes before or after a large
-// write, and a Close waits for it.
+// TestLargeWriteIsOne checks that changes of the file by other calls take effect before or after a large
+// write, never between its operations, and that Close waits for the write.
 func TestLargeWriteIsOne(t *testing.T) {
 	const size = 20 << 20
 	large := pattern(size, 3)
@@ -189,7 +190,8 @@ func TestLargeWriteIsOne(t *testing.T) {
 	}
 }
 
-// TestLargeReadOfCutFile: a read of a file that is cut in the middle of it ends there.
+// TestLargeReadOfCutFile checks that a large read ends at the new end of the file if the file is
+// truncated during the read.
 func TestLargeReadOfCutFile(t *testing.T) {
 	const size = 20 << 20
 	fs, hook := onHooked(t, 256*nvmf.MiB, Options{})

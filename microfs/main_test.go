@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestMain has garbage collected at ten times the heap in use, not at twice: the
-// tests mount thousands of small file systems a second, and the heap of one is tiny. More would cost page faults.
+// TestMain lets the heap grow to eleven times its live size before garbage is collected. The tests mount
+// thousands of small file systems a second, each with a tiny heap, and would collect all the time. The
+// memory limit keeps the heap small enough that page faults cost little.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000)
 	debug.SetMemoryLimit(512 << 20)

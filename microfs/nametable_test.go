@@ -16,8 +16,8 @@ func entryOrder(a, b entry) int {
 	return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.name, b.name))
 }
 
-// TestNameTable does the same to a table and to a map, with names that have
-// their first bytes in common and others, in a few directories.
+// TestNameTable makes the same random changes to a nameTable and to a map, and compares them. The names
+// are in a few directories; many have their first bytes in common.
 func TestNameTable(t *testing.T) {
 	type place struct {
 		dir  Ino
@@ -35,7 +35,7 @@ func TestNameTable(t *testing.T) {
 	for step := range 60_000 {
 		p := place{Ino(1 + r.IntN(6)), names[r.IntN(len(names))](r.IntN(2000))}
 		ino, there := want[p]
-		// It grows, shrinks to nothing, and grows again.
+		// The table grows, shrinks to no names, and grows again.
 		if grows := step/20_000 != 1; r.IntN(5) == 0 != grows {
 			require.Equal(t, !there, table.insert(entry{p.dir, p.name, Ino(step)}))
 			if !there {
@@ -75,7 +75,7 @@ func TestNameTable(t *testing.T) {
 	}
 }
 
-// verify looks whether the chunks are what their comments say.
+// verify checks the properties that nameTable and nameChunk document.
 func (t *nameTable) verify(tt *testing.T) {
 	count, chunks := 0, 0
 	var prev *nameChunk
@@ -101,7 +101,7 @@ func (t *nameTable) verify(tt *testing.T) {
 	require.Equal(tt, t.chunks.Len(), chunks)
 }
 
-// TestNameTableInOrder: names made in order leave full chunks.
+// TestNameTableInOrder checks that names inserted in ascending order fill the chunks.
 func TestNameTableInOrder(t *testing.T) {
 	table := newNameTable()
 	for i := range 10 * maxNames {

@@ -10,8 +10,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestOpenedForSync: what was written to a file opened with O_SYNC or O_DSYNC is
-// there after a loss of power, and a flush that fails is told at once.
+// TestOpenedForSync checks that bytes written to a file opened with O_SYNC or O_DSYNC survive a loss of
+// power, and that such a write fails with EIO if its Flush fails.
 func TestOpenedForSync(t *testing.T) {
 	for _, v := range allVariants {
 		for _, flag := range []int{unix.O_SYNC, unix.O_DSYNC} {

@@ -12,13 +12,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestOutcomeOfALostCall: a rename fails because its target did not come back in time,
-// and its log record is held back on the way to the target. The process ends. Whoever
-// mounts for writing next decides what became of the rename, for good: the record that
-// lands later is not taken up. Who only reads decides nothing.
+// TestOutcomeOfALostCall has a rename fail with EIO because the target did not come back in time, while
+// the Write command with its log record is delayed in the network. Then the process ends. The test
+// checks that the next mount for writing makes the failed rename final: no later mount finds the rename,
+// even after the target has executed the delayed command. A read-only mount has no such effect.
 func TestOutcomeOfALostCall(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[6]} {
-		for _, records := range []int{0, 1, 2, 40, 47, 48, 49, 50, 51, 100} { // at the start, in the middle, and at the end of a page
+		for _, records := range []int{0, 1, 2, 40, 47, 48, 49, 50, 51, 100} { // start, middle and end of a log page
 			for _, writes := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, %d records, next mount for writing %t", v.name, records, writes), func(t *testing.T) {
 					outcomeOfALostCall(t, v, records, writes)
@@ -70,7 +70,7 @@ func outcomeOfALostCall(t *testing.T, v variant, records int, writes bool) {
 	}
 }
 
-// renamed returns which of the two names is there.
+// renamed returns which of the two names exists.
 func renamed(t *testing.T, fs *FS) string {
 	_, before := fs.Stat(RootIno, "before", false)
 	_, after := fs.Stat(RootIno, "after", false)

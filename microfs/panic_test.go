@@ -13,7 +13,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// fragile is a device whose queue panics once it is told to.
+// fragile is a device whose queue panics in Wait while *breaks is set.
 type fragile struct {
 	nvmf.Device
 	breaks *bool
@@ -36,8 +36,8 @@ func (q fragileQueue) Wait(cmds []*nvmf.Command) error {
 	return q.Queue.Wait(cmds)
 }
 
-// TestPanic: one in the middle of a call gives the lock back and puts the file system
-// out of service; so does one in the background.
+// TestPanic checks that a panic in the middle of a call, or in the background goroutine, releases the
+// lock and puts the file system out of service: later calls fail with EIO.
 func TestPanic(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, fs *FS, f *File){
 		"a write": func(t *testing.T, _ *FS, f *File) {

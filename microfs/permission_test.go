@@ -18,8 +18,8 @@ var (
 	user = Cred{UID: 1000, GID: 1000}
 )
 
-// mountedAs mounts a file system whose root anybody may write to. The second
-// result changes who calls.
+// mountedAs mounts a file system whose root directory has mode 0777. The function that it returns
+// changes the credentials of later calls.
 func mountedAs(t *testing.T, c Cred) (*FS, func(Cred)) {
 	dev := memory(t, 256*nvmf.MiB, 4096)
 	seg := Segment{Length: 256 * nvmf.MiB}
@@ -39,7 +39,8 @@ func errnoOf(err error) error {
 	return err
 }
 
-// TestPermissions: who may do what, in the kernel's order of checks.
+// TestPermissions checks the errno of calls that an unprivileged user may not make. Where several
+// errors apply it is the one that the Linux kernel returns.
 func TestPermissions(t *testing.T) {
 	stat := func(fs *FS, path string) error { _, err := fs.Stat(RootIno, path, true); return err }
 	open := func(fs *FS, path string, flags int) error { _, err := fs.Open(RootIno, path, flags, 0o600); return err }
@@ -88,9 +89,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestNeitherReadNorWrite: O_PATH needs no permission and gives none, and
-// ignores flags that would change something; access mode 3 needs both
-// permissions and gives none.
+// TestNeitherReadNorWrite checks files opened with O_PATH and with access mode 3: neither can be read,
+// written or truncated. O_PATH needs no permission for the file, and ignores O_TRUNC and O_CREAT.
 func TestNeitherReadNorWrite(t *testing.T) {
 	fs, as := mountedAs(t, root)
 	secret := openNew(t, fs, "secret")
@@ -128,8 +128,7 @@ func TestNeitherReadNorWrite(t *testing.T) {
 	assert.ErrorIs(t, err, unix.ENOENT)
 }
 
-// TestSetIDBits: what clears S_ISUID, and S_ISGID of a file its group may
-// execute.
+// TestSetIDBits checks which calls, by which user, clear S_ISUID and S_ISGID of a file.
 func TestSetIDBits(t *testing.T) {
 	other := uint32(77)
 	write := func(f *File) error { _, err := f.WriteAt([][]byte{{1}}, 0); return err }
@@ -173,8 +172,9 @@ func TestSetIDBits(t *testing.T) {
 	}
 }
 
-// TestSetGIDDirectory: in a directory whose files get its group nobody makes a
-// program that runs as that group but who is of it.
+// TestSetGIDDirectory creates files in a directory with S_ISGID, which get the group of the directory.
+// It checks that S_ISGID is cleared from the mode of a new file that its group may execute, unless the
+// user is a member of that group or root.
 func TestSetGIDDirectory(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -205,8 +205,8 @@ func TestSetGIDDirectory(t *testing.T) {
 	}
 }
 
-// TestRenameToItself: a rename to another name of the same file does nothing, so
-// nothing has to be allowed.
+// TestRenameToItself checks that a rename to another hard link of the same file succeeds without any
+// permission, because it changes nothing.
 func TestRenameToItself(t *testing.T) {
 	fs, as := mountedAs(t, root)
 	require.NoError(t, fs.Mkdir(RootIno, "d", 0o755))
@@ -218,8 +218,8 @@ func TestRenameToItself(t *testing.T) {
 	require.ErrorIs(t, fs.Rename(RootIno, "d/a", RootIno, "d/c", 0), unix.EACCES)
 }
 
-// TestClosedFlag: a file counts as complete when its last writer has closed
-// it, not before, and not after a crash in between.
+// TestClosedFlag checks that a file counts as closed once its last writer has closed it, not before, and
+// not after the writer has crashed.
 func TestClosedFlag(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	closed := func() bool {

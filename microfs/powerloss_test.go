@@ -11,10 +11,9 @@ import (
 	"nvmecr/oplog"
 )
 
-// TestPowerLossWhileMounted: a target with a volatile write cache loses its
-// power while the rank lives. Either everything is still there, or the next
-// call and all later ones say EIO; never is something lost in silence. A
-// restart finds at least what was flushed.
+// TestPowerLossWhileMounted has a target with a volatile write cache lose power while the file system is
+// mounted. It checks that either nothing is lost, or the next call that needs the device and all later
+// calls fail with EIO. After a remount at least everything that was flushed is there.
 func TestPowerLossWhileMounted(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
@@ -42,7 +41,8 @@ func TestPowerLossWhileMounted(t *testing.T) {
 	}
 }
 
-// losePower reports whether the file system said that something was lost.
+// losePower plays a workload with a loss of power in the middle. It returns whether the file system
+// reported that something was lost.
 func losePower(t *testing.T, v variant, seed uint64) bool {
 	what := fmt.Sprintf("seed %d", seed)
 	c := newCrashRig(t, v)
@@ -60,7 +60,7 @@ func losePower(t *testing.T, v variant, seed uint64) bool {
 	}
 	require.NoError(t, c.dev.Crash(seed))
 	c.dev.PowerOn()
-	var at int // operations that succeeded: some need no device
+	var at int // operations that succeeded; those that need no device succeed even after a loss
 	for at = n; at < len(ops) && err == nil; at++ {
 		err = ops[at].fs(fs)
 	}
@@ -78,7 +78,7 @@ func losePower(t *testing.T, v variant, seed uint64) bool {
 		return true
 	}
 	require.True(t, maps.Equal(states[len(ops)], snapshotFS(t, fs)), what)
-	if err := fs.Checkpoint(); err != nil { // a chunk of the one before was in flight
+	if err := fs.Checkpoint(); err != nil { // a chunk of the state checkpoint before was in flight
 		require.ErrorIs(t, err, oplog.ErrUnstable, what)
 	}
 	require.NoError(t, fs.Sync(), what)

@@ -6,12 +6,12 @@ import "testing"
 
 const raceEnabled = true
 
-// sweepStep is how many moments of a sweep go by from one to the next: the detector sees which code runs beside which, and that
-// is the same at each of them. The other run has them all.
+// sweepStep is the step of loops over all points of failure. Under the race detector the tests skip most
+// points, because the same code runs concurrently at each of them. Without the detector they try all.
 const sweepStep = 12
 
-// skipRace skips a test in which nothing runs beside another: the detector
-// would find nothing, at five times the cost. The other run has it whole.
+// skipRace skips a test without concurrency: the race detector would find nothing, and the test would
+// take five times as long. Without the detector the test runs.
 func skipRace(t *testing.T) {
 	t.Helper()
 	t.Skip("one operation at a time: nothing for the race detector")

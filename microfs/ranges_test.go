@@ -19,7 +19,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// TestRangeMap compares the ranges of a file with a list of its bytes.
+// TestRangeMap makes random changes to a rangeMap and to a slice that has the partition and cut of each
+// byte. It checks that both say the same.
 func TestRangeMap(t *testing.T) {
 	skipRace(t)
 	seed := newSeed(t)
@@ -54,7 +55,8 @@ func TestRangeMap(t *testing.T) {
 	}
 }
 
-// requireRanges holds what a map says of every byte against want, and its counts and order.
+// requireRanges checks the partition and cut of every byte of a map against want. It also checks the
+// order of the ranges and the counts of the map.
 func requireRanges(t *testing.T, want []byte, m *rangeMap, what string, args ...any) {
 	got := make([]byte, len(want))
 	var last Range
@@ -79,7 +81,7 @@ func requireRanges(t *testing.T, want []byte, m *rangeMap, what string, args ...
 	}
 }
 
-// withRanges mounts a file system with ranges that has a file.
+// withRanges mounts a file system with ranges, and opens a new file.
 func withRanges(t *testing.T) (*crashRig, *FS, *File) {
 	c, fs := mounted(t, rangesVariants[0])
 	return c, fs, openNew(t, fs, "f")
@@ -107,8 +109,8 @@ func placed(off, n int64, place, cut uint32) Span {
 	return Span{rangeOf(off, n, place, cut), SpanPlaced}
 }
 
-// TestRanges: what a file has where after each of some operations, one after the other, and
-// after a crash.
+// TestRanges checks the spans, the blocks and the cut of a file after each of a sequence of
+// operations, and that they are the same after a crash, with and without a state checkpoint.
 func TestRanges(t *testing.T) {
 	c, fs, f := withRanges(t)
 	const hb = 32 << 10
@@ -182,7 +184,7 @@ func TestRanges(t *testing.T) {
 	require.True(t, fs.StatFS().Ranges)
 }
 
-// joinSpans makes one of neighbours of a kind that has no place.
+// joinSpans joins neighbouring spans of the same kind, except those of kind SpanPlaced.
 func joinSpans(spans []Span) (list []Span) {
 	for _, s := range spans {
 		if n := len(list); n > 0 && s.Kind != SpanPlaced && list[n-1].Kind == s.Kind {
@@ -194,7 +196,9 @@ func joinSpans(spans []Span) (list []Span) {
 	return list
 }
 
-// TestRangesAreData: where calls ask for data or space, a range is data.
+// TestRangesAreData checks calls on a file with ranges. SeekData and SeekHole treat a range as data.
+// Allocate reserves nothing for hugeblocks that ranges cover. ReadAt of a range fails with a
+// RemoteRangeError.
 func TestRangesAreData(t *testing.T) {
 	_, fs, f := withRanges(t)
 	const hb = 32 << 10
@@ -232,8 +236,9 @@ func TestRangesAreData(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// TestLargeReadOfMappedFile: a read of a file of which another partition has a part since,
-// before the read came there, ends with an error.
+// TestLargeReadOfMappedFile maps a byte near the end of a file to another partition while a large read
+// has given up the lock. It checks that the read returns the bytes it has read so far and a
+// RemoteRangeError.
 func TestLargeReadOfMappedFile(t *testing.T) {
 	const size = 20 << 20
 	fs, hook := onHooked(t, 256*nvmf.MiB, Options{})
@@ -259,7 +264,8 @@ func TestLargeReadOfMappedFile(t *testing.T) {
 	require.True(t, bytes.Equal(large[:n], got[:n]))
 }
 
-// TestCut: what takes bytes from a file cuts it, nothing else does.
+// TestCut checks that operations that remove bytes from a file add one to its cut, and that other
+// operations leave the cut as it was.
 func TestCut(t *testing.T) {
 	_, fs, f := withRanges(t)
 	write := func() error { _, err := f.WriteAt([][]byte{make([]byte, 5000)}, 0); return err }
@@ -304,7 +310,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestRangesErrors: what MapRanges refuses changes nothing.
+// TestRangesErrors checks the errors of MapRanges, and that a call that fails changes nothing.
 func TestRangesErrors(t *testing.T) {
 	_, fs, f := withRanges(t)
 	require.NoError(t, f.Truncate(100))
@@ -337,7 +343,8 @@ func TestRangesErrors(t *testing.T) {
 	require.False(t, fs.StatFS().Ranges)
 }
 
-// TestEachRange: all files with ranges, those without a name while they are open.
+// TestEachRange checks that EachRange calls its function for all files with ranges. These include
+// open files that have no name any more.
 func TestEachRange(t *testing.T) {
 	_, fs, f := withRanges(t)
 	each := func() map[Ino][]Range {
@@ -363,7 +370,9 @@ func TestEachRange(t *testing.T) {
 	require.Equal(t, stop, fs.EachRange(func(Attr, []Range) error { return stop }))
 }
 
-// TestRangesInParts: of more ranges than a record has, a crash leaves the first ones.
+// TestRangesInParts crashes into a MapRanges call with more ranges than a record holds. It checks
+// that the file then has the ranges of the first records, and that none is missing if the call had
+// returned.
 func TestRangesInParts(t *testing.T) {
 	seed := newSeed(t)
 	var ranges []Range
@@ -410,8 +419,9 @@ func TestRangesInParts(t *testing.T) {
 	require.Len(t, seen, 5, "none, one record to three, and all")
 }
 
-// TestRangesWithoutSpace: ranges that the state has no space for are refused as a whole, and go in
-// once others are gone.
+// TestRangesWithoutSpace checks that a MapRanges call fails with ENOSPC if the state area has no space
+// for its ranges, that a state checkpoint still fits then, and that the call succeeds after other
+// files with ranges are unlinked.
 func TestRangesWithoutSpace(t *testing.T) {
 	_, fs, f := withRanges(t)
 	var ranges []Range
@@ -436,7 +446,8 @@ func TestRangesWithoutSpace(t *testing.T) {
 	require.NoError(t, f.MapRanges(ranges, 1000, time.Now()))
 }
 
-// TestManyRanges: the parts of two writers in turn, in any order, a hundred thousand of them.
+// TestManyRanges maps a hundred thousand alternating ranges of two partitions in random order. It
+// checks that the file has all of them, also after another mount.
 func TestManyRanges(t *testing.T) {
 	seed := newSeed(t)
 	const n, part = 100_000, 47008

@@ -36,7 +36,8 @@ func readPieces(t testing.TB, f *File, piece int) []byte {
 	}
 }
 
-// TestReadAheadRoundTrips: how often small reads of a file of 16 MiB go to the device.
+// TestReadAheadRoundTrips bounds the number of Read commands, and the bytes they transfer, for small
+// reads of a file of 16 MiB in several orders and with several advices.
 func TestReadAheadRoundTrips(t *testing.T) {
 	const size = 16 << 20
 	want := pattern(size, 5)
@@ -80,7 +81,8 @@ func TestReadAheadRoundTrips(t *testing.T) {
 	}
 }
 
-// TestReadAheadOfWriter: who reads and overwrites a block goes to the device once for what is in it.
+// TestReadAheadOfWriter checks that an application that overwrites and reads the same block in turn
+// causes one Read command for the block, and not one for each read.
 func TestReadAheadOfWriter(t *testing.T) {
 	const (
 		size   = 40_000
@@ -121,7 +123,8 @@ func TestReadAheadOfWriter(t *testing.T) {
 	}
 }
 
-// TestReadAheadOfTwoWriters: an overwrite leaves what another open file has changed beside it.
+// TestReadAheadOfTwoWriters checks that small overwrites through two open files of one file, next to
+// each other, do not undo each other.
 func TestReadAheadOfTwoWriters(t *testing.T) {
 	fs, _ := onHooked(t, 64*nvmf.MiB, Options{})
 	f, other := openRW(t, fs, "f"), openRW(t, fs, "f")
@@ -139,8 +142,8 @@ func TestReadAheadOfTwoWriters(t *testing.T) {
 	}
 }
 
-// TestReadAheadIsCurrent: what was read ahead is not handed out after the file was
-// changed, by whatever open file or path.
+// TestReadAheadIsCurrent checks that reads do not return bytes that were read ahead before the file was
+// changed, through another open file or by path.
 func TestReadAheadIsCurrent(t *testing.T) {
 	const size = 300_000
 	was := pattern(size, 5)
@@ -189,8 +192,8 @@ func TestReadAheadIsCurrent(t *testing.T) {
 	}
 }
 
-// TestReadAheadOfDamage: what is damaged is not handed out, and does not keep what
-// lies before or behind it from being read.
+// TestReadAheadOfDamage checks that reads of a damaged unit fail with EIO, and that small reads of the
+// units before and after it succeed.
 func TestReadAheadOfDamage(t *testing.T) {
 	const size, bad = 2 << 20, 700 << 10
 	want := pattern(size, 5)
@@ -218,14 +221,15 @@ func TestReadAheadOfDamage(t *testing.T) {
 		require.NoError(t, err, "at %d", at)
 		require.Equal(t, want[at:at+n], buf[:n], "at %d", at)
 	}
-	// A connection that is lost in a fill is a pause.
+	// A connection that is lost while a buffer is filled only delays the read.
 	faulty.DisconnectAt(nvmf.Read, 3)
 	_, err = f.ReadAt([][]byte{buf}, 0)
 	require.NoError(t, err)
 	require.Equal(t, want[:4096], buf)
 }
 
-// TestReadAheadMemory: it is bounded, and goes when nobody reads or the file is closed.
+// TestReadAheadMemory checks that the number of read-ahead buffers is bounded, that reads of a file
+// that has a buffer allocate nothing, and that all buffers are freed when no file is read any more.
 func TestReadAheadMemory(t *testing.T) {
 	fs, _ := onHooked(t, 256*nvmf.MiB, Options{})
 	want := pattern(3<<20, 5)
@@ -262,7 +266,8 @@ func TestReadAheadMemory(t *testing.T) {
 	require.True(t, bytes.Equal(want, readPieces(t, files[0], 4096)))
 }
 
-// TestReadAheadModel: reads, changes and advice in any order by several open files.
+// TestReadAheadModel compares random reads, changes and advice through several open files of one file
+// with a model.
 func TestReadAheadModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

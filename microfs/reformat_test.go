@@ -11,9 +11,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestReformat: of what a partition held before it was formatted anew nothing
-// is to be seen, be it names, log records that nobody replayed, or data in
-// blocks that were reserved, partly written or never.
+// TestReformat fills a partition and formats it again. It checks that nothing of the old file system
+// can be seen: no names, no log records that were not replayed, and no old data in hugeblocks that the
+// new file system has reserved, written in part or not written.
 func TestReformat(t *testing.T) {
 	skipRace(t)
 	for _, v := range variants {
@@ -56,7 +56,7 @@ func reformat(t *testing.T, v variant, abandoned bool) {
 		}
 	}
 	if abandoned {
-		fs.ckpt.stop() // the dead write no state
+		fs.ckpt.stop() // as if the process was killed: no state checkpoint is written
 	} else {
 		require.NoError(t, fs.Unmount())
 	}
@@ -73,8 +73,8 @@ func reformat(t *testing.T, v variant, abandoned bool) {
 	}
 	require.NoError(t, dir.Close())
 
-	// Files of a byte, the first of which is not the block's; then all that is
-	// left, reserved; and a hole as large as the partition.
+	// Files with one byte each, at different offsets in a hugeblock; a file that reserves all
+	// space that is left; and a file that is a hole as large as the partition.
 	expect := map[string]int{}
 	for n := range 8 {
 		f := openNew(t, fs, fmt.Sprintf("/byte-%d", n))

@@ -11,8 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestUnlinkedAfterCheckpoint changes a file that has no name any more but is
-// open. A state checkpoint must hold it, since the records behind name it.
+// TestUnlinkedAfterCheckpoint changes an open file that was unlinked before a state checkpoint. It
+// checks that the next mount works: the state must include that file, since later records name it.
 func TestUnlinkedAfterCheckpoint(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -38,15 +38,15 @@ func TestUnlinkedAfterCheckpoint(t *testing.T) {
 	}
 }
 
-// TestRefusedRollover: the group that starts a page of the log is refused, for
-// its data, but its image has landed. What is acknowledged after it counts,
-// not that image, also when a state checkpoint comes between.
+// TestRefusedRollover has the device refuse the data of a group that starts a log page, while the image
+// of the group reaches the media. It checks that recovery finds the operations that succeed after the
+// failed one, also after a state checkpoint.
 func TestRefusedRollover(t *testing.T) {
 	for _, checkpoint := range []bool{false, true} {
 		t.Run(fmt.Sprintf("checkpoint %v", checkpoint), func(t *testing.T) {
 			c, fs := mounted(t, variants[0])
 			f := openNew(t, fs, "f")
-			for i := range 50 { // a page with too little space for what follows
+			for i := range 50 { // the page has too little space left for the next write
 				require.NoError(t, fs.Mkdir(RootIno, fmt.Sprintf("d%d", i), 0o700))
 			}
 			c.dev.FailAt(nvmf.Write, 1, writeFault)
@@ -69,16 +69,16 @@ func TestRefusedRollover(t *testing.T) {
 	}
 }
 
-// TestRefusedHeader: of the two header writes of a state checkpoint one is
-// refused. The state that one of them names already must outlive the next
-// state checkpoint, which a crash tears.
+// TestRefusedHeader has the device refuse one of the two header writes of a state checkpoint. The other
+// header may name the new state already. It checks that this state survives a crash in the middle of
+// the next state checkpoint.
 func TestRefusedHeader(t *testing.T) {
 	for slot := range 2 {
 		t.Run(fmt.Sprintf("slot %d", slot), func(t *testing.T) {
 			c, fs := mounted(t, variants[0])
 			require.NoError(t, fs.Mkdir(RootIno, "a", 0o700))
 			require.NoError(t, fs.Sync())
-			c.dev.FailAt(nvmf.Write, 2+slot, writeFault) // state, header, header
+			c.dev.FailAt(nvmf.Write, 2+slot, writeFault) // the writes are: state, header, header
 			require.ErrorIs(t, fs.Checkpoint(), unix.EIO)
 			c.dev.Heal()
 			require.NoError(t, fs.Mkdir(RootIno, "b", 0o700))
@@ -95,8 +95,8 @@ func TestRefusedHeader(t *testing.T) {
 	}
 }
 
-// TestRefusedHugeblock: a hugeblock that the device refuses to write is not
-// the one that the next write tries.
+// TestRefusedHugeblock checks that the next write does not use the hugeblock that the device has just
+// refused to write.
 func TestRefusedHugeblock(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[6]} {
 		t.Run(v.name, func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestRefusedHugeblock(t *testing.T) {
 	}
 }
 
-// TestRefusedAppend: after bytes past the end of a hugeblock were refused,
-// the next append does not write that hugeblock again, and loses nothing.
+// TestRefusedAppend has the device refuse an append to a partly filled hugeblock. It checks that the next
+// append goes to another hugeblock, and that no bytes are lost.
 func TestRefusedAppend(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[6]} {
 		t.Run(v.name, func(t *testing.T) {
@@ -141,9 +141,9 @@ func TestRefusedAppend(t *testing.T) {
 	}
 }
 
-// TestRefusedImage: the image of a write is refused but on the media, and a
-// crash happens with the data of the next write there and its image not. That
-// data must not be taken for that of the refused write.
+// TestRefusedImage has the device refuse the log image of a write, although the image is on the media.
+// Then a crash leaves the data of the next write on the media, and not its image. The test checks that
+// recovery does not accept that data as the data of the refused write.
 func TestRefusedImage(t *testing.T) {
 	a, b, c := pattern(5000, 1), pattern(5000, 2), pattern(3000, 3)
 	tests := []struct {
@@ -164,7 +164,7 @@ func TestRefusedImage(t *testing.T) {
 				_, err := f.WriteAt([][]byte{a}, 0)
 				require.NoError(t, err)
 				r.dev.Record()
-				r.dev.FailAt(nvmf.Write, 2, writeFault) // data, image
+				r.dev.FailAt(nvmf.Write, 2, writeFault) // the writes are: data, image
 				require.ErrorIs(t, tc.refused(f, g), unix.EIO)
 				for _, e := range r.dev.Recorded().Events {
 					if !e.Completed && e.LBA < r.fs.g.lbaOf(r.fs.g.state[0]) {
@@ -186,7 +186,8 @@ func TestRefusedImage(t *testing.T) {
 	}
 }
 
-// TestCloseTwice: what may be called again, or by several at once, may.
+// TestCloseTwice checks that a second Close fails with EBADF, and that several goroutines may call
+// Unmount at once.
 func TestCloseTwice(t *testing.T) {
 	for range 20 {
 		_, fs := mounted(t, variants[0])

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRenameForeignDirectory: a directory that gets another parent is written
-// to, since its ".." changes; within the same parent it is not.
+// TestRenameForeignDirectory checks that moving a directory to another parent needs write permission for
+// the directory itself, since its ".." changes, and that a rename within the same parent does not.
 func TestRenameForeignDirectory(t *testing.T) {
 	fs, as := mountedAs(t, root)
 	uid := user.UID

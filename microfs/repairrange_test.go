@@ -9,7 +9,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// contentOf reads a file as it is.
+// contentOf returns the content of a file.
 func contentOf(t *testing.T, fs *FS, name string) []byte {
 	f, err := fs.Open(RootIno, name, syscall.O_RDONLY, 0)
 	require.NoError(t, err)
@@ -23,7 +23,8 @@ func contentOf(t *testing.T, fs *FS, name string) []byte {
 	return buf
 }
 
-// TestRepairRange: what was damaged, wherever it is in a file, is as it was, and nothing else has changed.
+// TestRepairRange damages units at several places of files. It checks that FS.Repair restores them when
+// it is given the original bytes, refuses other bytes, and changes nothing else.
 func TestRepairRange(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -58,7 +59,8 @@ func TestRepairRange(t *testing.T) {
 	}
 }
 
-// TestMendRefused: a range is of whole units, of a file.
+// TestRepairRefused checks that FS.Repair refuses ranges that are not whole units of a file, and
+// read-only mounts.
 func TestRepairRefused(t *testing.T) {
 	r := verifyRig(t, variants[0])
 	ino, data := r.fs.tree.named("plain").ino, contentOf(t, r.fs, "plain")

@@ -14,8 +14,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// shrinkable mounts a partition that has held more than it holds: the log names
-// hugeblocks behind the place where it will end.
+// shrinkable mounts a file system from which large files were unlinked: the log has records with
+// hugeblocks behind the new end of the partition.
 func shrinkable(t *testing.T, v variant) (*crashRig, *FS) {
 	c, fs := mounted(t, v)
 	fill := func(name string, n int, b byte) {
@@ -35,8 +35,8 @@ func shrinkable(t *testing.T, v variant) (*crashRig, *FS) {
 	return c, fs
 }
 
-// TestShrink: the file system that ends earlier holds what it held, also for a mount of
-// the whole segment, and nothing is written behind its end any more.
+// TestShrink checks that a file system keeps its content when it is made shorter, for mounts of the
+// shorter and of the old segment, and that nothing is written behind the new end any more.
 func TestShrink(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestShrink(t *testing.T) {
 			require.LessOrEqual(t, again, length, "asked again")
 			length = again
 
-			// A process that finds the old table still finds all of it.
+			// A process that has read the old partition table mounts the old segment.
 			whole, err := Mount(ctx, c.dev, c.seg, Options{Generation: 7, ReadOnly: true})
 			require.NoError(t, err)
 			require.Equal(t, want, snapshotFS(t, whole))
@@ -113,11 +113,12 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// with sets the generation.
+// with returns the options with another generation.
 func (o Options) with(generation uint64) Options { o.Generation = generation; return o }
 
-// TestShrinkKeepsWhatIsInUse: what has files, open ones without a name too, stays; what
-// cannot end early enough changes nothing.
+// TestShrinkKeepsWhatIsInUse checks that Shrink keeps the hugeblocks of open files without a name, and
+// that it fails with ErrInUse, and changes nothing, if used hugeblocks are behind the new end. It also
+// checks which file systems and segments are refused.
 func TestShrinkKeepsWhatIsInUse(t *testing.T) {
 	c, fs := mounted(t, variants[0])
 	first, last := openNew(t, fs, "/first"), openNew(t, fs, "/last")
@@ -193,8 +194,8 @@ func transferAt(t *testing.T, dev nvmf.Device, op nvmf.Opcode, at nvmf.Bytes, b 
 	require.NoError(t, q.Close())
 }
 
-// TestShrinkAfterDeath: that a process has died whose last commands may still land does not
-// put what is written then so far behind that half of the partition cannot be given to others.
+// TestShrinkAfterDeath kills writers whose last commands may still be executed, so that the next writer
+// starts at other hugeblocks. It checks that the partition can be made half as long nevertheless.
 func TestShrinkAfterDeath(t *testing.T) {
 	for _, size := range []nvmf.Bytes{64 * nvmf.MiB, 128 * nvmf.MiB, 256 * nvmf.MiB, 512 * nvmf.MiB, nvmf.GiB} {
 		t.Run(size.String(), func(t *testing.T) {
@@ -211,7 +212,7 @@ func TestShrinkAfterDeath(t *testing.T) {
 				_, err = f.WriteAt([][]byte{make([]byte, 1000)}, 0)
 				require.NoError(t, err)
 				if n < 2 {
-					fs.ckpt.stop() // it is killed
+					fs.ckpt.stop() // as if the process was killed
 					continue
 				}
 				_, err = fs.Shrink(8*nvmf.MiB, 0, nvmf.MiB, size/2)

@@ -8,8 +8,7 @@ import (
 	"nvmecr/internal/crc64"
 )
 
-// TestSuperblockNoticesEveryByte: a changed byte makes a superblock useless, also
-// where the number it belongs to would be possible.
+// TestSuperblockNoticesEveryByte checks that a superblock is refused if any one of its bytes is changed.
 func TestSuperblockNoticesEveryByte(t *testing.T) {
 	b := make([]byte, blockSize)
 	goldenGeometry(t).encode(b)
@@ -23,7 +22,8 @@ func TestSuperblockNoticesEveryByte(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSuperblockFeatures: media of a later version is left alone.
+// TestSuperblockFeatures checks that a superblock with an unknown feature bit, as a later version may
+// write it, is refused with ErrVersion.
 func TestSuperblockFeatures(t *testing.T) {
 	for _, at := range []int{sbIncompat, sbROCompat} {
 		b := make([]byte, blockSize)

@@ -11,10 +11,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestDamageAfterLostMirror: the connection is lost with a log image in flight
-// and the operation is given up, so that slot of the log page cannot take the
-// copy that a sync writes. Damage to what was synced is EIO nevertheless, not
-// an unfinished write. In a full log that takes a state checkpoint.
+// TestDamageAfterLostMirror loses the connection with a log image in flight, for an operation that then
+// fails. The slot of that image cannot take the copy of the log page that Sync writes. The test checks
+// that a read of synced bytes that were damaged fails with EIO all the same: recovery must not treat
+// them as a write that a crash cut short. In a full log Sync needs a state checkpoint for that.
 func TestDamageAfterLostMirror(t *testing.T) {
 	for _, v := range variants {
 		for _, full := range []bool{false, true} {

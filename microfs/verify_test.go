@@ -10,8 +10,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// verifyRig has /plain of 200000 bytes, /holes written at 0, at 1 MiB and at
-// 10 MiB, /second as another name of /plain, an empty file and a directory.
+// verifyRig returns a rig with /plain of 200000 bytes, /holes with data at 0, 1 MiB and 10 MiB, /second
+// as another name of /plain, an empty file and a directory.
 func verifyRig(t *testing.T, v variant) *logRig {
 	r := newLogRig(t, v)
 	write := func(name string, off int64, n int) {
@@ -31,7 +31,7 @@ func verifyRig(t *testing.T, v variant) *logRig {
 	return r
 }
 
-// at returns where on the device a byte of a file lies.
+// at returns the offset on the device of a byte of a file.
 func (r *logRig) at(name string, off nvmf.Bytes) nvmf.Bytes {
 	g := r.fs.g
 	x := r.fs.tree.named(name).extents.lookup(Hugeblock(off / g.hugeblock))
@@ -132,7 +132,8 @@ func TestVerifyOnly(t *testing.T) {
 	require.Equal(t, "/holes", got.Bad[0].Path)
 }
 
-// TestVerifyWithoutSums: nothing can be verified, but what cannot be read is told.
+// TestVerifyWithoutSums checks that Verify of a file system without checksums says that it verified
+// nothing, and still reports units that cannot be read.
 func TestVerifyWithoutSums(t *testing.T) {
 	r := verifyRig(t, variants[6])
 	at := r.at("plain", 70000)
@@ -165,7 +166,8 @@ func TestVerifyEnds(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestVerifyManyBad: what is kept of hostile or dead media is bounded.
+// TestVerifyManyBad checks that the report lists at most maxFindings damaged ranges, and only counts
+// the others.
 func TestVerifyManyBad(t *testing.T) {
 	r := newLogRig(t, variants[2])
 	f := openNew(t, r.fs, "f")
