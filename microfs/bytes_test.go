@@ -14,8 +14,9 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestBytes reads, writes, appends and truncates at awkward places through
-// several open files of the same inodes, and compares byte by byte.
+// TestBytes reads, writes, appends to and truncates two files through several open files of each, at
+// offsets and lengths around the sizes of sectors, units and hugeblocks. It compares all bytes with a
+// model.
 func TestBytes(t *testing.T) {
 	skipRace(t)
 	tests := []struct {
@@ -69,7 +70,7 @@ func TestBytes(t *testing.T) {
 
 var bytesSegment = Segment{Length: 128 * nvmf.MiB}
 
-// bytesTest is two files, each open three times, and what they must hold.
+// bytesTest has two files, each open three times, and the content that they must have.
 type bytesTest struct {
 	t      *testing.T
 	r      *rand.Rand
@@ -78,7 +79,7 @@ type bytesTest struct {
 	fs     *FS
 	files  [2][3]*File
 	want   [2][]byte
-	losses int // connections that may yet be lost
+	losses int // how many more times the connection may be lost
 }
 
 func (b *bytesTest) mount() {
@@ -94,7 +95,7 @@ func (b *bytesTest) mount() {
 
 func (b *bytesTest) open(k int) *File { return openNew(b.t, b.fs, fmt.Sprintf("f%d", k)) }
 
-// step does one operation somewhere.
+// step makes one random operation.
 func (b *bytesTest) step() {
 	r := b.r
 	if b.losses > 0 && r.IntN(30) == 0 {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The canonical form of a tree: every path in order with all that an
-// application can see but times, owners and links. Two trees are the same if
-// their canonical forms are. It is what harnesses compare tens of thousands of
-// times a second; snapshotFS is for people.
+// The canonical form of a tree has all paths in order, with everything that an application can see
+// except times, owners and hard links. Two trees are the same if their canonical forms are equal. The
+// crash tests compare tens of thousands of canonical forms a second. snapshotFS returns a form that
+// people can read.
 
 func (m *model) canon() string { return string(m.root.canon(nil, "", m.ranges)) }
 
@@ -45,7 +45,7 @@ func canonHead(b []byte, mode uint32, size int64, crc uint64, closed bool) []byt
 	return append(b, 0)
 }
 
-// canonizer reads a whole file system through its calls.
+// canonizer makes the canonical form of a mounted file system through its public calls.
 type canonizer struct {
 	fs   *FS
 	out  []byte
@@ -100,7 +100,7 @@ func (c *canonizer) file(dir Ino, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.Advise(0, 0, unix.FADV_RANDOM); err != nil { // see withoutReadAhead
+	if err := f.Advise(0, 0, unix.FADV_RANDOM); err != nil { // without read-ahead, see withoutReadAhead
 		return err
 	}
 	a, err := f.Stat()
@@ -121,7 +121,7 @@ func (c *canonizer) file(dir Ino, name string) error {
 	return f.Close()
 }
 
-// read reads a file, and returns what the canonical form says of its ranges.
+// read reads a file, and returns the part of the canonical form about its ranges.
 func (c *canonizer) read(f *File, a *Attr) (placed string, err error) {
 	if c.fs.g.ranges {
 		places, err := readPlaced(f, c.bufs[0])

@@ -13,8 +13,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// BenchmarkStateCheckpoint is the cost of one state checkpoint by the number of
-// files, on memory.
+// BenchmarkStateCheckpoint measures one state checkpoint for several numbers of files, on a device in
+// memory.
 func BenchmarkStateCheckpoint(b *testing.B) {
 	for _, n := range []int{1000, 20000, 200000} {
 		b.Run(fmt.Sprintf("files=%d", n), func(b *testing.B) {

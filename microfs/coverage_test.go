@@ -15,13 +15,11 @@ import (
 	"nvmecr/nvmf/blocktest/crash"
 )
 
-// coverage counts images by what was going on when the crash came. All of it
-// is read off the commands in flight and the media, not off what a test meant
-// to do.
+// coverage counts the images of crashes by situation: what was in progress at the crash. The situation is
+// derived from the commands in flight and from the media, not from what the test intended.
 type coverage map[string]int
 
-// mustCover are the situations that a run of the harness is worth nothing
-// without.
+// mustCover lists the situations that a run of the crash tests must have met at least once.
 var mustCover = []string{
 	"a coalesced image in flight", "a reused block", "a wrapped ring", "half a state checkpoint",
 	"a tail append", "an overwrite", "a second crash during recovery", "a crash after a fall-back",
@@ -55,14 +53,14 @@ func (v coverage) require(t testing.TB, want ...string) {
 	}
 }
 
-// blockUse is what a hugeblock holds.
+// blockUse says which part of which file a hugeblock holds.
 type blockUse struct {
 	ino     Ino // 0: free
 	file    Hugeblock
 	covered nvmf.Bytes
 }
 
-// blockUses returns it for every hugeblock.
+// blockUses returns the blockUse of every hugeblock.
 func blockUses(fs *FS) []blockUse {
 	use := make([]blockUse, fs.g.blocks)
 	for in := range fs.tree.inodes.all() {
@@ -75,7 +73,7 @@ func blockUses(fs *FS) []blockUse {
 	return use
 }
 
-// remember notes which hugeblocks have ever been used, for what.
+// remember records which hugeblocks have ever been used.
 func (v coverage) remember(fs *FS) {
 	for h, u := range blockUses(fs) {
 		if u.ino != 0 {
@@ -84,8 +82,8 @@ func (v coverage) remember(fs *FS) {
 	}
 }
 
-// classify says what is going on at a crash point. owner is what hugeblocks
-// held before the operation in progress.
+// classify returns the situations of a crash point. owner says what the hugeblocks held before the
+// operation in progress.
 func (v coverage) classify(c *crasher, owner []blockUse, h *crash.History) (seen []string) {
 	saw := func(s string) {
 		if !slices.Contains(seen, s) {
@@ -143,8 +141,7 @@ func (v coverage) classifyImage(c *crasher, e blocktest.Event, saw func(string))
 	}
 }
 
-// classifyData looks at data in flight to hugeblock b, which the records in
-// flight name.
+// classifyData classifies data in flight to hugeblock b. records are the log records in flight.
 func classifyData(v coverage, owner []blockUse, records []logRecord, b Hugeblock, saw func(string)) {
 	saw("data in flight")
 	if owner[b].ino != 0 {
@@ -166,7 +163,7 @@ func classifyData(v coverage, owner []blockUse, records []logRecord, b Hugeblock
 	}
 }
 
-// logImage is a log page image as docs/dev/format.md draws it.
+// logImage is a log page image, decoded as docs/dev/format.md specifies.
 type logImage struct {
 	raw                   []byte
 	page, version         uint64
@@ -176,7 +173,7 @@ type logImage struct {
 	pending               int
 }
 
-// parseImage returns nil for anything but an intact image.
+// parseImage decodes an image. It returns nil if b is not an intact image.
 func parseImage(b []byte) *logImage {
 	if len(b) != blockSize || !bytes.HasPrefix(b, []byte("NVLP")) || checksum(b[:blockSize-8]) != le.Uint64(b[blockSize-8:]) {
 		return nil
@@ -188,7 +185,7 @@ func parseImage(b []byte) *logImage {
 	}
 }
 
-// logRecord is the part of a record that is common, and of a Write its runs.
+// logRecord has the common fields of a record and, for a Write, the hugeblocks that it maps.
 type logRecord struct {
 	at         int
 	kind       byte
@@ -223,8 +220,8 @@ func newestImage(ring []byte) (newest *logImage) {
 	return parseImage(bytes.Clone(newest.raw))
 }
 
-// dropped reports whether a recovery did not accept the image: what it sealed
-// neither repeats the image's records nor follows them.
+// dropped reports whether the recovery of fs rejected the image: the image that sealed the log neither
+// repeats the records of im nor names im as previous.
 func (im *logImage) dropped(fs *FS) bool {
 	_, raw, ok := fs.log.TailRead()
 	if im == nil || !ok {

@@ -17,7 +17,7 @@ import (
 
 var crashSegment = Segment{Start: nvmf.MiB, Length: 14 * nvmf.MiB}
 
-// crashRig is one device that dies.
+// crashRig is a formatted partition on a device that can fail, lose its connection or lose power.
 type crashRig struct {
 	t   *testing.T
 	dev *blocktest.Faulty
@@ -47,7 +47,7 @@ func (c *crashRig) mount() (*FS, error) {
 	return Mount(context.Background(), c.dev, c.seg, c.v.o)
 }
 
-// mounted formats, mounts, and ends both with the test.
+// mounted formats and mounts a file system, and closes the device at the end of the test.
 func mounted(t *testing.T, v variant) (*crashRig, *FS) {
 	c := newCrashRig(t, v)
 	t.Cleanup(func() { _ = c.dev.Close() })
@@ -56,7 +56,7 @@ func mounted(t *testing.T, v variant) (*crashRig, *FS) {
 	return c, fs
 }
 
-// again mounts what a crash of fs leaves.
+// again mounts the partition once more, as if the process that has mounted fs was killed.
 func (c *crashRig) again(fs *FS) *FS {
 	fs.ckpt.stop()
 	fs, err := c.mount()
@@ -65,8 +65,7 @@ func (c *crashRig) again(fs *FS) *FS {
 	return fs
 }
 
-// workload generates the same operations for the same seed, and the state
-// after each: states[i] is what holds after i operations.
+// workload generates n operations, always the same for a seed. states[i] is the state after i operations.
 func (v *variant) workload(seed uint64, n int) (ops []op, states []map[string]string) {
 	return (&generator{r: rand.New(rand.NewPCG(seed, 0)), m: v.model(), maxFile: 300 << 10}).workload(n)
 }
@@ -82,22 +81,23 @@ func (g *generator) workload(n int) (ops []op, states []map[string]string) {
 	return ops, states
 }
 
-// isUnflushed asks the log under the lock: the background goroutine uses it too.
+// isUnflushed reports whether the log has records that are not durable. It takes the lock because the
+// background goroutine uses the log, too.
 func isUnflushed(fs *FS) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.log.Unflushed()
 }
 
-// putOff says that the last write has been acknowledged and not been done.
+// putOff reports whether the last write is still in the buffer for write-behind.
 func putOff(fs *FS) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.behind.n > 0
 }
 
-// play runs operations until one fails and returns how many were
-// acknowledged, and how many of those are durable whatever happens.
+// play runs operations until one fails. It returns how many succeeded, and how many of those are durable,
+// whatever happens.
 func play(fs *FS, ops []op) (acked, durable int) {
 	for i, o := range ops {
 		if err := o.fs(fs); err != nil {
@@ -105,7 +105,7 @@ func play(fs *FS, ops []op) (acked, durable int) {
 		}
 		switch {
 		case isUnflushed(fs):
-		case putOff(fs): // what came before it was done first
+		case putOff(fs): // all operations before the buffered write are on the device
 			durable = i
 		default:
 			durable = i + 1
@@ -114,8 +114,8 @@ func play(fs *FS, ops []op) (acked, durable int) {
 	return len(ops), durable
 }
 
-// match returns the number of operations whose outcome fs shows: one of
-// [low, high]. The highest wins, since states repeat.
+// match checks that fs has the state after low to high operations, and returns the number of operations.
+// If several numbers lead to that state it returns the highest.
 func match(t *testing.T, fs *FS, states []map[string]string, low, high int, what string) int {
 	got := snapshotFS(t, fs)
 	for i := min(high, len(states)-1); i >= low; i-- {
@@ -127,11 +127,10 @@ func match(t *testing.T, fs *FS, states []map[string]string, low, high int, what
 	return 0
 }
 
-// TestCrash cuts the power at every write of a random workload, tears that
-// write, and checks that what is mounted afterwards is the state after every
-// acknowledged operation, or one more; with a volatile cache, at least after
-// the last durable one. Then it crashes during the recovery, recovers, goes on
-// with the workload, and compares the end.
+// TestCrash cuts the power at every Write command of a random workload and tears that write. It may cut
+// the power again during recovery. Then it checks that the mounted state is the one after all
+// acknowledged operations, or one more. With a volatile write cache acknowledged operations after the
+// last durable one may be missing. Finally it plays the rest of the workload and checks the last state.
 func TestCrash(t *testing.T) {
 	seeds := 3
 	if testing.Short() {
@@ -192,14 +191,13 @@ func crashOnce(t *testing.T, v variant, seed uint64, cut int, ops []op, states [
 	return true
 }
 
-// crashRecovery cuts the power again while the file system is being mounted,
-// a few times.
+// crashRecovery cuts the power a few more times, each time while the file system is mounted.
 func (c *crashRig) crashRecovery(r *rand.Rand, what string) {
 	c.dev.PowerOn()
 	for range r.IntN(3) {
 		c.dev.CutAt(1+r.IntN(4), r.IntN(9000))
 		fs, err := c.mount()
-		if err == nil { // it needed fewer writes than that
+		if err == nil { // the mount needed fewer writes than CutAt waits for
 			fs.ckpt.stop()
 			require.NoError(c.t, c.dev.Crash(r.Uint64()))
 		} else {

@@ -16,21 +16,21 @@ import (
 	"nvmecr/nvmf/blocktest/crash"
 )
 
-// crasher runs workloads on one file system and mounts what a crash at any of
-// their moments may leave.
+// crasher runs workloads on one file system, and mounts the contents that a crash during a workload may
+// leave on the device.
 type crasher struct {
 	t    testing.TB
 	cfg  crashConfig
 	seg  Segment
 	opts Options
 
-	live  *crash.Disk // runs workloads; goes back to the base for each
-	dead  *crash.Disk // holds images; goes back to the base, too
-	start *model      // what the base holds
+	live  *crash.Disk // runs the workloads; each starts from the base
+	dead  *crash.Disk // holds the images of crashes; goes back to the base, too
+	start *model      // the state of the base
 
 	images crash.Options
-	// again bounds how many images are of crashes in a recovery: so many for
-	// each image of a crash in a workload.
+	// again bounds the number of images of crashes during recovery: it is their ratio to the images
+	// of crashes in a workload.
 	again float64
 	n     crashCounts
 	cov   coverage
@@ -38,17 +38,17 @@ type crasher struct {
 	r     *rand.Rand
 }
 
-// crashConfig is what a crasher works on.
+// crashConfig is the configuration of the file system of a crasher.
 type crashConfig struct {
 	name   string
 	lba    nvmf.Bytes
 	cache  bool
 	noSums bool
 	setup  setup
-	behind bool // writes are put off
+	behind bool // with write-behind
 }
 
-// crashCounts says how much was tried.
+// crashCounts counts what was tried.
 type crashCounts struct {
 	workloads, points, images, torn, again, goneOn, checked int
 	sampled                                                 int // points with too many combinations
@@ -75,8 +75,8 @@ func (n *crashCounts) String() string {
 		n.workloads, n.points, n.sampled, n.undetermined, n.images, n.torn, n.again, n.goneOn, n.all(), n.checked)
 }
 
-// newCrasher formats the smallest file system with the blocks that the setup
-// wants, on a device that holds remains of something else, and prepares it.
+// newCrasher formats and prepares the smallest file system with as many hugeblocks as the setup needs.
+// The device holds remains of earlier data.
 func newCrasher(t testing.TB, cfg crashConfig, seed uint64) *crasher {
 	f := FormatOptions{Generation: 7, Hugeblock: MinHugeblock, LogPages: minLogPages, NoDataCRC: cfg.noSums, Ranges: cfg.setup.ranges}
 	c := &crasher{
@@ -110,8 +110,8 @@ func newCrasher(t testing.TB, cfg crashConfig, seed uint64) *crasher {
 	return c
 }
 
-// remains fills memory with what an earlier job may have left: something at
-// both ends of every block of 4 KiB, so that few LBAs differ where zeros come.
+// remains fills memory with data of an earlier job: some bytes at both ends of every 4 KiB. The rest is
+// zeros, so that few LBAs change when zeros are written.
 func remains(b []byte) {
 	for i := 0; i+blockSize <= len(b); i += blockSize {
 		copy(b[i:], "remains of an earlier job")
@@ -119,8 +119,8 @@ func remains(b []byte) {
 	}
 }
 
-// mount is Mount without the background goroutine, whose steps are operations
-// of the alphabet here.
+// mount mounts without the background goroutine: the steps of that goroutine are operations of the
+// alphabet here.
 func (c *crasher) mount(d *crash.Disk) *FS {
 	fs, err := c.tryMount(d)
 	require.NoError(c.t, err)
@@ -136,7 +136,7 @@ func (c *crasher) tryMount(d *crash.Disk) (*FS, error) {
 	return fs, fs.recover(c.seg)
 }
 
-// crashRun is a run of operations, and what must be found after a crash in it.
+// crashRun is a run of operations, with the states that a crash during the run may leave.
 type crashRun struct {
 	names []string
 	trace *blocktest.Trace
@@ -144,25 +144,25 @@ type crashRun struct {
 	from  int         // number of events before the last operation
 }
 
-// crashMark is what holds when the trace has that many events.
+// crashMark is the state when the trace has that many events.
 type crashMark struct {
 	events  int
 	state   string
-	durable int        // index of the mark that a loss of power does not go behind
+	durable int        // index of the oldest mark whose state a loss of power may leave
 	owner   []blockUse // of the hugeblocks
 	waits   waiting
 }
 
-// waiting is what has been acknowledged and will be written later: what is
-// written behind from start on, and a record that is deferred; and since which mark
-// that is so.
+// waiting says which acknowledged changes are not on the device yet: a write in the buffer for
+// write-behind, which begins at start, and deferred log records. It also has the indexes of the marks
+// since which they wait.
 type waiting struct {
 	behind, deferred           bool
 	start                      nvmf.Bytes
 	behindSince, deferredSince int
 }
 
-// after returns what waits after an operation that follows mark last.
+// after returns the waiting changes after the operation that follows mark last.
 func (w waiting) after(fs *FS, last int) waiting {
 	now := waiting{fs.behind.n > 0, fs.log.Deferred(), fs.behind.start, last, last}
 	if w.behind && w.start == now.start {
@@ -174,7 +174,7 @@ func (w waiting) after(fs *FS, last int) waiting {
 	return now
 }
 
-// kept is the mark that a crash does not go behind, of those up to last.
+// kept returns the index of the oldest mark whose state a crash may leave, at most last.
 func (w waiting) kept(last int) int {
 	if w.behind {
 		last = min(last, w.behindSince)
@@ -185,7 +185,7 @@ func (w waiting) kept(last int) int {
 	return last
 }
 
-// record runs a workload. It returns nil if a letter does not fit.
+// record runs a workload. It returns nil if a letter is not possible.
 func (c *crasher) record(letters []letter) *crashRun {
 	c.live.Rollback(0)
 	c.live.Record()
@@ -216,9 +216,9 @@ func (c *crasher) record(letters []letter) *crashRun {
 	return w
 }
 
-// do runs one operation and notes what holds after it. It returns false if
-// there was no space; then the model does not follow any more, for a write may
-// have had a part of its effect.
+// do runs one operation and adds a mark for the state after it. It returns false if there was no space
+// for the operation. Then the model cannot be used any more, because a write may have had a part of its
+// effect.
 func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	c.cov.remember(fs)
 	err := o.fs(fs)
@@ -242,12 +242,10 @@ func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	return false
 }
 
-// crash mounts every image of crashes in the last operation of a workload, and
-// after it.
+// crash mounts every image of a crash during the last operation of a workload, and after the operation.
 //
-// While commands are in flight, what a crash leaves before some of them have
-// completed includes what it leaves afterwards; so the points to crash at are
-// those before the first completion after a submission, and the end.
+// A crash before a completion may leave everything that a crash after that completion may leave. So it
+// is enough to crash before the first completion after a submission, and at the end.
 func (c *crasher) crash(w *crashRun) {
 	h := crash.NewHistory(c.dead.Bytes(), c.cfg.lba, c.cfg.cache)
 	for i, e := range w.trace.Events {
@@ -260,7 +258,7 @@ func (c *crasher) crash(w *crashRun) {
 	h.Restore()
 }
 
-// point mounts every image of a crash when k events have happened.
+// point mounts every image of a crash after k events.
 func (c *crasher) point(w *crashRun, h *crash.History, k int) {
 	acked := 0
 	for acked+1 < len(w.marks) && w.marks[acked+1].events <= k {
@@ -276,7 +274,7 @@ func (c *crasher) point(w *crashRun, h *crash.History, k int) {
 	for _, o.Kept = range []bool{true, false} {
 		low := acked
 		if !c.cfg.cache && o.Kept {
-			continue // the same as without
+			continue // without a volatile cache both loops try the same images
 		}
 		if !o.Kept || c.cfg.behind {
 			low = w.marks[acked].durable
@@ -309,8 +307,8 @@ func (w *crashRun) describe(k, low, high int, kept bool) string {
 	return s
 }
 
-// image mounts what is on the dead disk, which must be one of the states, and
-// leaves the disk as it was.
+// image mounts the content of the dead disk, checks that the state is one of allowed, and puts the disk
+// back as it was.
 func (c *crasher) image(what func() string, allowed []crashMark) {
 	mark := c.dead.Mark()
 	again := float64(c.n.again) < c.again*float64(c.n.images)
@@ -344,8 +342,7 @@ func (c *crasher) image(what func() string, allowed []crashMark) {
 	c.crashAgain(what, trace, allowed, state, fell)
 }
 
-// fsck requires that a check finds nothing worse than limit: after a crash, as
-// after a mount, nothing but notes.
+// fsck checks the dead disk, and requires that no finding is worse than limit.
 func (c *crasher) fsck(what func() string, limit Severity) {
 	q, err := c.dead.OpenQueue(context.Background(), defaultQueueDepth)
 	require.NoError(c.t, err)
@@ -357,7 +354,8 @@ func (c *crasher) fsck(what func() string, limit Severity) {
 	c.n.checked++
 }
 
-// goOn writes a file on a recovered file system and mounts it again.
+// goOn writes a new file on a recovered file system. It checks that the other files stay as they are,
+// and that another mount finds the same state.
 func (c *crasher) goOn(what func() string, fs *FS, state string) {
 	require.NoError(c.t, createOp("/~goes on", 0o600).fs(fs), what())
 	if err := writeOp("/~goes on", 0, stamp(5000, 99)).fs(fs); !outOfSpace(err) {
@@ -374,10 +372,9 @@ func (c *crasher) goOn(what func() string, fs *FS, state string) {
 	c.n.goneOn++
 }
 
-// crashAgain crashes while the image is being recovered: every such crash must
-// recover to a state that was allowed before; where the device has no volatile
-// cache, or the recovery had ended, to the same state as without that crash.
-// fell says that the recovery dropped an image.
+// crashAgain crashes during the recovery of an image. Each such crash must recover to a state that is
+// allowed without it. Without a volatile cache, or after the end of the recovery, it must recover to
+// the same state as without the crash. fell says that the recovery rejected a log image.
 func (c *crasher) crashAgain(what func() string, tr *blocktest.Trace, allowed []crashMark, state string, fell bool) {
 	same := []crashMark{{state: state}}
 	if c.cfg.cache {
@@ -406,7 +403,7 @@ func (c *crasher) crashAgain(what func() string, tr *blocktest.Trace, allowed []
 	h.Restore()
 }
 
-// recovered mounts an image of a crash during recovery.
+// recovered mounts an image of a crash during recovery, and checks that the state is one of allowed.
 func (c *crasher) recovered(what func() string, allowed []crashMark) {
 	mark := c.dead.Mark()
 	fs, err := c.tryMount(c.dead)
@@ -443,7 +440,7 @@ func (m *model) clone() *model {
 	deep = func(n *mnode) *mnode {
 		if links[n] == nil {
 			d := *n
-			d.data, d.places, d.written = bytes.Clone(n.data), slices.Clone(n.places), false // it is mounted again
+			d.data, d.places, d.written = bytes.Clone(n.data), slices.Clone(n.places), false // as after another mount
 			if n.dir != nil {
 				d.dir = map[string]*mnode{}
 				for name, c := range n.dir {

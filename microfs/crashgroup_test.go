@@ -14,15 +14,14 @@ import (
 	"nvmecr/nvmf/blocktest/crash"
 )
 
-// threadCall is one operation of a thread: it began when the trace had begin events,
-// or later, and had returned when it had end events.
+// threadCall is one operation of a thread. When the trace had begin events the operation had not begun,
+// or had just begun. When the trace had end events the operation had returned.
 type threadCall struct {
 	begin, end int
 	fsync      bool
 }
 
-// thread is one of several that use a file system at the same time, each with
-// a file of its own.
+// thread is one of several threads that use a file system concurrently. Each thread has its own file.
 type thread struct {
 	name   string
 	ino    Ino
@@ -30,11 +29,11 @@ type thread struct {
 	states []string // of its file, before the first call and after each
 }
 
-// TestCrashGroup crashes while several threads are in the middle of calls.
-// Those take turns under one lock, but share log pages, and the images in
-// flight hold the records of all. Of every thread there must be what it was
-// told, and at most one operation more; what another thread was told before an
-// operation began must be there if that operation is.
+// TestCrashGroup crashes while several threads are in the middle of calls. The calls take turns under
+// one lock, but share log pages, so that an image in flight has records of several threads. The test
+// checks two things. The file of each thread has the effects of all acknowledged operations of that
+// thread, and of at most one more. If an operation is there, then all operations of other threads that
+// were acknowledged before it began are there, too.
 func TestCrashGroup(t *testing.T) {
 	seed := newSeed(t)
 	rounds := 6
@@ -56,7 +55,7 @@ func TestCrashGroup(t *testing.T) {
 
 func (c *crasher) runThreads(seed uint64) {
 	const threads, calls = 4, 12
-	c.live.Pause = runtime.Gosched // lets the others come as far as the lock
+	c.live.Pause = runtime.Gosched // lets the other threads run until they wait for the lock
 	c.live.Record()
 	fs := c.mount(c.live)
 	list := make([]*thread, threads)
@@ -87,7 +86,7 @@ func (c *crasher) runThreads(seed uint64) {
 	c.n.workloads++
 }
 
-// run makes appends, overwrites and truncations, each leaving another state.
+// run makes appends, overwrites, truncations and fsyncs, and records the state of the file after each.
 func (th *thread) run(c *crasher, fs *FS, r *rand.Rand, calls int) {
 	m := &model{root: &mnode{dir: map[string]*mnode{}}, writes: int(th.ino) * 1000}
 	createOp(th.name, 0o600).model(m)
@@ -115,7 +114,7 @@ func (th *thread) run(c *crasher, fs *FS, r *rand.Rand, calls int) {
 	}
 }
 
-// groupPoint mounts images of a crash when k events have happened.
+// groupPoint mounts images of a crash after k events.
 func (c *crasher) groupPoint(h *crash.History, list []*thread, k int) {
 	c.n.points++
 	seen := c.cov.classify(c, make([]blockUse, 1000), h)
@@ -160,7 +159,7 @@ func (c *crasher) groupPoint(h *crash.History, list []*thread, k int) {
 	}
 }
 
-// checkThreads compares each thread's file with what that thread was told.
+// checkThreads compares the file of each thread with the operations of the thread that had returned.
 func (c *crasher) checkThreads(fs *FS, list []*thread, k int, lost bool) {
 	low, at := make([]int, len(list)), make([]int, len(list))
 	for i, th := range list {
@@ -170,7 +169,7 @@ func (c *crasher) checkThreads(fs *FS, list []*thread, k int, lost bool) {
 			}
 		}
 	}
-	if lost { // what had returned before an fsync began that has returned
+	if lost { // only operations that had returned before the last completed fsync began are certain
 		synced := 0
 		for _, th := range list {
 			for _, x := range th.calls {

@@ -12,13 +12,13 @@ import (
 
 var crashImages = flag.Int("crash-images", 3000, "how many images TestCrashLong mounts at least")
 
-// TestCrashLong crashes into long random workloads at random moments, and
-// mounts random images of those crashes. `make fuzz` asks for a million.
+// TestCrashLong crashes into long random workloads at random events, and mounts random images of these
+// crashes. `make fuzz` runs it with a million images.
 func TestCrashLong(t *testing.T) {
 	skipRace(t)
 	seed := newSeed(t)
 	began := time.Now()
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards total and cov
 	total, cov := crashCounts{}, coverage{}
 	t.Run("threads", func(t *testing.T) {
 		threads := runtime.GOMAXPROCS(0)
@@ -60,7 +60,8 @@ func crashLong(t *testing.T, seed uint64, images int) (total crashCounts, cov co
 	return total, cov
 }
 
-// randomLetters picks letters; those that do not fit do nothing.
+// randomLetters returns n random letters. A letter that is not possible in a state becomes an operation
+// that does nothing.
 func randomLetters(r *rand.Rand, n int) []letter {
 	var list []letter
 	for range n {

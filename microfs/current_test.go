@@ -68,7 +68,7 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// createMany makes n files that were not there.
+// createMany creates n new files.
 func createMany(fs *FS, n int) error {
 	for i := range n {
 		f, err := fs.Open(RootIno, fmt.Sprintf("%d.%d", n, i), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, 0o600)
@@ -82,7 +82,7 @@ func createMany(fs *FS, n int) error {
 	return nil
 }
 
-// A reader that is out of service, or whose device is, says no.
+// TestCurrentOutOfService checks that Current is false after Unmount.
 func TestCurrentOutOfService(t *testing.T) {
 	dev := memory(t, 64*nvmf.MiB, 4096)
 	ctx, seg := context.Background(), Segment{Length: 64 * nvmf.MiB}

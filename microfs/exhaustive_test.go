@@ -16,13 +16,13 @@ import (
 
 var crashAll = flag.Bool("crash-all", false, "TestExhaustive takes all workloads of up to three operations in all configurations")
 
-// setup is an interesting state that workloads start from.
+// setup is a state that workloads start from.
 type setup struct {
 	name    string
 	blocks  Hugeblock                // of data, at least
-	prepare func(c *crasher, fs *FS) // before the mount that the workloads run under
-	live    func(m *model) []op      // after it
-	ranges  bool                     // of a file system with ranges
+	prepare func(c *crasher, fs *FS) // runs before the mount that the workloads use
+	live    func(m *model) []op      // operations after that mount, before those of the workload
+	ranges  bool                     // the file system has ranges
 }
 
 var setups = []setup{
@@ -46,14 +46,13 @@ var setups = []setup{
 	}},
 }
 
-// reservedSetups has hugeblocks that were reserved, in the middle of a file and
-// behind its end.
+// reservedSetups have reserved hugeblocks in the middle of a file and behind its end.
 var reservedSetups = []setup{{name: "reserved", blocks: 12, live: func(*model) []op {
 	return []op{allocateOp("/b", 0, 9000, true), punchOp("/a", 0, 4096), allocateOp("/a", 0, 4096, true)}
 }}}
 
-// rangesSetups has ranges that a part of a hugeblock lies under, and a whole one; and a log
-// that the next record fills.
+// rangesSetups have ranges that cover a hugeblock in part and as a whole. The second one also has a log
+// that is nearly full.
 var rangesSetups = []setup{
 	{name: "ranges", blocks: 10, ranges: true, live: func(*model) []op {
 		return []op{mapOp("/a", 7000, rangeOf(1000, 2000, 1, 0), rangeOf(4000, 3000, 2, 0))}
@@ -65,7 +64,7 @@ var rangesSetups = []setup{
 	}},
 }
 
-// onRanges are the letters that make ranges, or may meet them.
+// onRanges are the letters that map ranges or may change files with ranges.
 var onRanges = append(letters("small", "over", "grow", "cut", "stretch", "punch", "replace", "unlink", "allocate", "close", "step", "deallocate"),
 	letter{"map", func(m *model) (op, bool) {
 		return mapOp("/a", 100, rangeOf(10, 30, 3, 1), rangeOf(20, 50, 4, 1)), m.size("/a") >= 100
@@ -75,13 +74,13 @@ var onRanges = append(letters("small", "over", "grow", "cut", "stretch", "punch"
 	}},
 )
 
-// onReserved are the letters that may meet them.
+// onReserved are the letters that may change files with reserved hugeblocks.
 var onReserved = letters("append", "small", "grow", "gap", "over", "cut", "stretch", "allocate", "punch", "replace", "checkpoint", "fsync")
 
-// onUsed are the letters that free hugeblocks, use them again, or give them back.
+// onUsed are the letters that free hugeblocks, use freed ones again, or deallocate them.
 var onUsed = letters("unlink", "replace", "empty", "punch", "over", "grow", "fsync", "deallocate")
 
-// letters returns those of the alphabet with these names.
+// letters returns the letters of the alphabet with these names.
 func letters(names ...string) (list []letter) {
 	for _, l := range alphabet {
 		if slices.Contains(names, l.name) {
@@ -97,17 +96,18 @@ func (c *crasher) must(fs *FS, o op) {
 	o.model(c.start)
 }
 
-// tailSpace returns how many bytes of records the newest log page still takes.
+// tailSpace returns how many bytes of records still fit the newest log page.
 func tailSpace(fs *FS) int {
 	_, raw, _ := fs.log.TailRead()
 	return blockSize - 96 - 8 - len(parseImage(raw).records)
 }
 
-// recordOfLink is what a Create record of a symbolic link with a name of two
-// bytes takes without the target.
+// recordOfLink is the length of a Create record of a symbolic link with a name of two bytes, without its
+// target.
 const recordOfLink = 44 + 2
 
-// fillTail makes records until the newest log page has space for left bytes.
+// fillTail makes symbolic links until the newest log page has space for left bytes of records, and no
+// more than 8 bytes more.
 func (c *crasher) fillTail(fs *FS, left int) {
 	for n := 0; tailSpace(fs) > left+8; n++ {
 		size := min(1000, tailSpace(fs)-left-recordOfLink)
@@ -116,7 +116,7 @@ func (c *crasher) fillTail(fs *FS, left int) {
 	require.LessOrEqual(c.t, tailSpace(fs), left+8)
 }
 
-// turnRing uses up the log, more than once, until a page is free but no more.
+// turnRing writes log pages until the ring has wrapped and at most one page is free.
 func (c *crasher) turnRing(fs *FS) {
 	for pages := 0; pages < minLogPages || fs.log.Free() > 1; pages++ {
 		c.must(fs, symlinkOp(strings.Repeat("x", 3400), "/z"))
@@ -126,7 +126,7 @@ func (c *crasher) turnRing(fs *FS) {
 	}
 }
 
-// each calls f for every workload of n letters.
+// each calls f for every sequence of n letters.
 func each(letters []letter, n int, f func([]letter)) {
 	if n == 0 {
 		f(nil)
@@ -139,7 +139,7 @@ func each(letters []letter, n int, f func([]letter)) {
 	})
 }
 
-// exhaustive says which workloads are run, and how thoroughly.
+// exhaustive says which workloads are run, and how many crashes of each are tried.
 type exhaustive struct {
 	name    string
 	configs []crashConfig
@@ -167,12 +167,10 @@ func everyConfig(list []setup) (configs []crashConfig) {
 	return configs
 }
 
-// TestExhaustive crashes at every moment into every workload of one operation of
-// the whole alphabet, of two of the core on a volatile cache, and of three of the
-// core without one, in every setup; without checksums it is two in the first setup
-// and in the last, one in the others. With -crash-all it is up to three of the core
-// and two of the alphabet in every configuration, and every combination of up to
-// 16 undetermined LBAs.
+// TestExhaustive runs all workloads of a few operations, and mounts what a crash at any of their events
+// may leave. The table of plans says which operations and how many are combined in which configuration.
+// With -crash-all the plans combine up to three operations, in every configuration, and the first two
+// plans try every combination of up to 16 undetermined LBAs.
 func TestExhaustive(t *testing.T) {
 	skipRace(t)
 	all := everyConfig(setups)

@@ -12,7 +12,7 @@ import (
 	"nvmecr/oplog"
 )
 
-// check verifies what extentMap promises about its chunks.
+// check checks the properties that extentMap documents for its chunks.
 func (m *extentMap) check(t *testing.T) {
 	end := Hugeblock(0)
 	for i := range m.chunks {
@@ -27,8 +27,8 @@ func (m *extentMap) check(t *testing.T) {
 	}
 }
 
-// TestExtentMapAgainstSlice inserts and removes at random, growing and
-// shrinking by turns, and compares with a sorted slice.
+// TestExtentMapAgainstSlice inserts and removes random extents and compares the map with a sorted slice.
+// The map grows and shrinks in turn.
 func TestExtentMapAgainstSlice(t *testing.T) {
 	skipRace(t)
 	r := rand.New(rand.NewPCG(newSeed(t), 0))
@@ -77,7 +77,7 @@ func TestExtentMapAgainstSlice(t *testing.T) {
 	}
 }
 
-// block is what the model knows of a hugeblock of a file.
+// block is the state of one hugeblock of a file in the model.
 type block struct {
 	phys    Hugeblock
 	covered nvmf.Bytes
@@ -85,19 +85,19 @@ type block struct {
 	frozen  bool
 }
 
-// extentModel is a file's mapping, hugeblock by hugeblock.
+// extentModel has an inode and a model of its mapping, hugeblock by hugeblock.
 type extentModel struct {
 	g      *geometry
 	in     *inode
 	blocks map[Hugeblock]block
-	freed  map[Hugeblock]bool // on the media, by the last operation
-	used   map[Hugeblock]bool // on the media
-	phys   Hugeblock          // never used before
+	freed  map[Hugeblock]bool // hugeblocks on the media that the last operation freed
+	used   map[Hugeblock]bool // hugeblocks on the media in use
+	phys   Hugeblock          // this and all later hugeblocks on the media were never used
 	reused int
-	end    Hugeblock // of the last write
+	end    Hugeblock // of the file, where the last write ended
 }
 
-// write maps what a record says, in the file and in the model.
+// write applies a Write record to the inode and to the model.
 func (m *extentModel) write(t *testing.T, r *oplog.Record) {
 	want := map[Hugeblock]bool{}
 	left, crcs := nvmf.Bytes(r.End), r.CRCs
@@ -153,8 +153,8 @@ func (m *extentModel) compareFreed(t *testing.T, want map[Hugeblock]bool) {
 	m.freed = map[Hugeblock]bool{}
 }
 
-// compare looks at every hugeblock of the file, and at what a state checkpoint
-// makes of it.
+// compare compares every hugeblock of the inode with the model. It also checks that the inode is the
+// same after it was encoded and decoded.
 func (m *extentModel) compare(t *testing.T) {
 	m.in.extents.check(t)
 	require.EqualValues(t, len(m.blocks), m.in.mapped)
@@ -177,7 +177,7 @@ func (m *extentModel) compare(t *testing.T) {
 	again.extents.check(t)
 }
 
-// next makes up an operation.
+// next makes one random operation.
 func (m *extentModel) next(t *testing.T, r *rand.Rand, top Hugeblock) {
 	sums := func(n int) []uint64 {
 		s := make([]uint64, n)
@@ -192,10 +192,10 @@ func (m *extentModel) next(t *testing.T, r *rand.Rand, top Hugeblock) {
 	}
 	x := m.in.extents.lookup(h)
 	switch n := r.IntN(100); {
-	case n == 0 && m.in.extents != nil: // a file that was written to
+	case n == 0 && m.in.extents != nil: // the file has data
 		size := uint64(m.in.size) * uint64(90+r.IntN(15)) / 100
 		m.truncate(t, &oplog.Record{Size: size, HasCRC: true, CRC: r.Uint64()})
-	case n < 30 && x != nil && !x.frozen: // append to the extent's end, in place
+	case n < 30 && x != nil && !x.frozen: // append in place to the end of the extent
 		last := x.end() - 1
 		covered := x.coveredIn(last, m.g)
 		first := uint32(covered / m.g.unit)
@@ -220,7 +220,7 @@ func (m *extentModel) next(t *testing.T, r *rand.Rand, top Hugeblock) {
 			end -= nvmf.Bytes(r.Uint64N(uint64(m.g.hugeblock)))
 		}
 		if r.IntN(2) == 0 {
-			m.phys++ // what is written in sequence lies apart
+			m.phys++ // a gap on the media between writes that are consecutive in the file
 		}
 		rec := &oplog.Record{File: uint32(h), Phys: uint32(m.place(h, count)), End: uint64(end), CRCs: sums(m.g.units(end))}
 		m.end = h + count
@@ -228,8 +228,8 @@ func (m *extentModel) next(t *testing.T, r *rand.Rand, top Hugeblock) {
 	}
 }
 
-// place returns where count hugeblocks for h go: behind those of the hugeblock
-// before, if what was there is free again, else where nothing was.
+// place returns the hugeblocks on the media for count hugeblocks of the file from h on. These follow the
+// hugeblock of h-1 on the media if they are free again. Otherwise place returns unused hugeblocks.
 func (m *extentModel) place(h, count Hugeblock) Hugeblock {
 	if b, ok := m.blocks[h-1]; ok && b.phys+1+count <= m.phys {
 		used := false
@@ -245,7 +245,8 @@ func (m *extentModel) place(h, count Hugeblock) Hugeblock {
 	return m.phys - count
 }
 
-// TestExtentsAgainstMap applies random writes, appends and truncates.
+// TestExtentsAgainstMap applies random Write and Truncate records to an inode and compares it with a
+// model.
 func TestExtentsAgainstMap(t *testing.T) {
 	skipRace(t)
 	steps := 10_000

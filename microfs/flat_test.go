@@ -19,9 +19,9 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestMemoryStaysFlat writes a million times 4 KiB, or fewer with -short: over
-// a file in sequence, over it at random, and to the end of files that are
-// removed when they are full. Memory is what it was after the first rounds.
+// TestMemoryStaysFlat makes a million writes of 4 KiB, or fewer with -short: sequential and scattered
+// overwrites of a file, and appends to files that are unlinked afterwards. It checks that the process
+// then uses hardly more memory than after the first rounds, and that writes allocate almost nothing.
 func TestMemoryStaysFlat(t *testing.T) {
 	skipRace(t)
 	const size, piece = 32 << 20, 4 << 10 // of a file and a write
@@ -54,7 +54,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 			full(f.WriteAt(bufs, int64(i*piece)))
 		}
 		for i := range writes {
-			full(f.WriteAt(bufs, int64(i*5003%writes*piece))) // each once, none beside the one before
+			full(f.WriteAt(bufs, int64(i*5003%writes*piece))) // each piece once, never a neighbour of the one before
 		}
 		name := fmt.Sprintf("appended%d", k)
 		a := open(name)
@@ -65,7 +65,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, fs.Unlink(RootIno, name))
 		for i := range writes {
-			full(f.WriteAt(bufs, int64((i/64*64+63-i%64)*piece))) // backwards in stretches
+			full(f.WriteAt(bufs, int64((i/64*64+63-i%64)*piece))) // backwards, in runs of 64 pieces
 		}
 	}
 	round(0)
@@ -79,25 +79,25 @@ func TestMemoryStaysFlat(t *testing.T) {
 	t.Logf("%d writes: heap %d to %d KiB, resident %d to %d KiB, %.4f allocations and %.2f bytes a write, %d collections",
 		calls, before.HeapAlloc>>10, after.HeapAlloc>>10, resident>>10, last>>10,
 		float64(after.Mallocs-before.Mallocs)/float64(calls), float64(after.TotalAlloc-before.TotalAlloc)/float64(calls), after.NumGC-before.NumGC)
-	// A larger state checkpoint than those before makes its buffers grow, once.
+	// The heap may have grown a little: the buffers grow with the largest state checkpoint so far.
 	require.Less(t, after.HeapAlloc, before.HeapAlloc+256<<10, "bytes in use")
 	require.Less(t, last, resident+1<<20, "resident bytes")
 	require.Less(t, after.Mallocs-before.Mallocs, calls/50, "allocations")
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, 4*calls, "bytes allocated")
 }
 
-// inUse is the heap after a collection.
+// inUse returns the memory statistics after garbage was collected.
 func inUse() (m runtime.MemStats) {
-	for range 2 { // what pools hold goes with the second
+	for range 2 { // sync.Pool frees unused memory only in the second collection
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
 	return m
 }
 
-// rss returns the resident bytes of this process, without what is garbage: how much
-// of that there has been between two collections is not the file system's. All pages of the device count: what was
-// deallocated a moment ago, which depends on how long the rounds take, is not there otherwise.
+// rss returns the resident bytes of this process, without garbage: the amount of garbage depends on when
+// it was last collected. rss touches all pages of the device in memory first. Otherwise the result would
+// depend on which pages were just deallocated, and so on how long the rounds take.
 func rss(t *testing.T, device []byte) uint64 {
 	for i := 0; i < len(device); i += 4096 {
 		atomic.AddUint32((*uint32)(unsafe.Pointer(&device[i])), 0) // a write that changes nothing

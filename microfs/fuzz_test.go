@@ -17,9 +17,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// What somebody can do to a mount who writes the media and can compute
-// checksums. Everything may be refused; nothing may crash the application,
-// keep it for ever, or take its memory.
+// The tests of this file mount and decode forged media with valid checksums. The file system may refuse
+// any of it. It must not crash the application, hang, or allocate much memory.
 
 const (
 	fuzzMemory = 64 << 20
@@ -45,7 +44,7 @@ func FuzzDecodeState(f *testing.F) {
 	})
 }
 
-// requireSound writes a tree that was accepted and reads it back.
+// requireSound encodes a tree that was accepted and checks that it decodes to the same tree.
 func requireSound(t *testing.T, tr *tree) {
 	b := tr.encode(nil)
 	back, err := decodeTree(tr.g, b)
@@ -58,7 +57,7 @@ func requireSound(t *testing.T, tr *tree) {
 	}
 }
 
-// refusal reports whether err is one that Mount promises for bad media.
+// refusal reports whether err is one of the documented errors of Mount for invalid media.
 func refusal(err error) bool {
 	for _, e := range []error{ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration, oplog.ErrDamaged, oplog.ErrRecord, oplog.ErrFormat} {
 		if errors.Is(err, e) {
@@ -116,7 +115,7 @@ func FuzzDecodeStateHeader(f *testing.F) {
 	})
 }
 
-// sign puts the checksum at the end of a block.
+// sign writes the checksum of a block to its end.
 func sign(b []byte) { le.PutUint64(b[sbCRC:], checksum(b[:sbCRC])) }
 
 func FuzzDecodeClaim(f *testing.F) {
@@ -149,8 +148,8 @@ func FuzzDecodeClaim(f *testing.F) {
 	})
 }
 
-// FuzzUnframe damages the blocks of a state. It comes back as it was, with its
-// blocks made good, or not at all; and one damaged block of a group always does.
+// FuzzUnframe damages blocks of a state. It checks that unframe either returns the original state and
+// repairs all blocks, or fails, and that it fails only if a group has more than one damaged block.
 func FuzzUnframe(f *testing.F) {
 	f.Add(uint32(20000), []byte(nil))
 	f.Add(uint32(groupPayload+9), []byte{0, 0, 0, 0, 3, 0, 9, 0})
@@ -187,8 +186,8 @@ func FuzzUnframe(f *testing.F) {
 	})
 }
 
-// FuzzApply replays records that were made by somebody. Those that pass leave
-// a tree that can be written and read.
+// FuzzApply applies arbitrary records to a tree. It checks that the tree after the accepted records can
+// be encoded and decoded.
 func FuzzApply(f *testing.F) {
 	f.Add([]byte{1, 4, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{6, 4, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0})
@@ -213,8 +212,8 @@ func FuzzApply(f *testing.F) {
 
 const recordScript = 12
 
-// recordOf makes a record of twelve bytes: small numbers, which refer to each
-// other, and now and then a large one.
+// recordOf makes a record from twelve bytes. Most numbers in it are small, so that records often refer
+// to the same inodes and hugeblocks; a few are very large.
 func recordOf(g *geometry, b []byte) oplog.Record {
 	names := []string{"d", "e", "f", "x", "", ".", "..", "a/b", "nul\x00", string(bytes.Repeat([]byte("n"), 256))}
 	number := func(at int) uint64 {
@@ -241,7 +240,7 @@ func recordOf(g *geometry, b []byte) oplog.Record {
 		r.NewName = nil
 	}
 	n := int(b[9])
-	if b[9] >= 200 { // as many as it takes
+	if b[9] >= 200 { // as many checksums as the record needs
 		n = g.units(nvmf.Bytes(r.End)) - int(r.FirstUnit)
 	}
 	if n > 0 && n < 480 {
@@ -250,7 +249,7 @@ func recordOf(g *geometry, b []byte) oplog.Record {
 	return r
 }
 
-// forgery is a partition with something of everything in it.
+// forgery is a partition that has all kinds of structures, for scripts to edit.
 type forgery struct {
 	dev  *memdev.Device
 	seg  Segment
@@ -308,7 +307,7 @@ func (m *forgery) at(image []byte, off, n nvmf.Bytes) []byte {
 	return image[off : off+n]
 }
 
-// slots returns the log images that were written, in order of version.
+// slots returns the slots of the log that are not blank, in the order of the ring.
 func (m *forgery) slots(image []byte) [][]byte {
 	var list [][]byte
 	for i := range nvmf.Bytes(m.g.logPages) * 2 {
@@ -319,13 +318,13 @@ func (m *forgery) slots(image []byte) [][]byte {
 	return list
 }
 
-// edit changes the image as a script says: state, superblock, state header,
-// log images and their parts.
+// edit lets a script change the state, the superblock, the state header, the claim, the log images and
+// some data of an image. Then it makes all checksums valid again.
 func (m *forgery) edit(image, script []byte) {
 	sb, header := m.at(image, superblockOffset, blockSize), m.at(image, headerOffset, blockSize)
 	h, err := decodeStateHeader(header, m.g)
 	if err != nil {
-		panic(err) // it is our own
+		panic(err) // the base image is valid
 	}
 	area := m.at(image, m.g.state[h.area], framedSize(h.length))
 	state, _, err := unframe(bytes.Clone(area), h.length, h.sequence)
@@ -349,13 +348,14 @@ func (m *forgery) edit(image, script []byte) {
 	copy(area, frame(state, le.Uint64(header[hdSequence:])))
 }
 
-// seal makes every checksum hold, and everything name what it named before.
+// seal computes all checksums again. Where an image or the state header names another image by checksum,
+// seal puts the new checksum there.
 func (m *forgery) seal(image, state []byte, slots [][]byte, before []uint64) {
 	sb, header := m.at(image, superblockOffset, blockSize), m.at(image, headerOffset, blockSize)
 	sign(sb)
 	copy(m.at(image, m.seg.Length-blockSize, blockSize), sb)
 	now := map[uint64]uint64{}
-	for range slots { // an image names one of an earlier version: at most so many rounds
+	for range slots { // images name earlier ones: after as many rounds all names are right
 		for i, s := range slots {
 			if crc, ok := now[le.Uint64(s[64:])]; ok {
 				le.PutUint64(s[64:], crc)
@@ -374,7 +374,8 @@ func (m *forgery) seal(image, state []byte, slots [][]byte, before []uint64) {
 	copy(m.at(image, headerOffset+blockSize, blockSize), header)
 }
 
-// FuzzMount mounts forged media, uses what it shows, and mounts again.
+// FuzzMount mounts forged media. It checks that Mount either fails with a documented error, or that the
+// file system can be used, unmounted and mounted again with the same content.
 func FuzzMount(f *testing.F) {
 	forgeries := []*forgery{newForgery(f, false, true), newForgery(f, true, true), newForgery(f, false, false)}
 	f.Add(uint8(0), []byte(nil))
@@ -397,7 +398,7 @@ func FuzzMount(f *testing.F) {
 			exercise(fs)
 			want := listing(fs)
 			if opts.ReadOnly || fs.broken != nil || usedUp(fs) {
-				_ = fs.Unmount() // the reason is known
+				_ = fs.Unmount() // may fail here
 				return
 			}
 			require.NoError(t, fs.Unmount())
@@ -409,15 +410,15 @@ func FuzzMount(f *testing.F) {
 	})
 }
 
-// usedUp reports whether the numbers of inodes, pages, versions and so on are
-// where they may have passed what a mount accepts since the last one.
+// usedUp reports whether a number of an inode, page, version or the like is so high that the next mount
+// may refuse it.
 func usedUp(fs *FS) bool {
 	h := &fs.ckpt.header
 	p := h.prior
 	return max(uint64(fs.tree.nextIno), p.Page, p.Version, p.Generation, fs.log.Generation(), h.sequence, fs.claim.Sequence) > 1<<61
 }
 
-// exercise does a bit of everything, whatever comes of it.
+// exercise makes calls of all kinds, and ignores their errors.
 func exercise(fs *FS) {
 	visit(fs, func(path string, a Attr) {
 		switch a.Mode & modeType {
@@ -440,7 +441,7 @@ func exercise(fs *FS) {
 	_ = fs.StatFS()
 }
 
-// visit calls do for every path, up to a number that no sane image has.
+// visit calls do for every path. It ends early if there are too many directories, as in a cycle.
 func visit(fs *FS, do func(path string, a Attr)) {
 	for dirs := []string{""}; len(dirs) > 0 && len(dirs) < 1000; dirs = dirs[1:] {
 		d, err := fs.Open(RootIno, "./"+dirs[0], unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -487,7 +488,7 @@ func appendTo(fs *FS, path string) {
 	_ = w.Close()
 }
 
-// listing is what can be seen of the metadata.
+// listing returns one line for the metadata of each path.
 func listing(fs *FS) []string {
 	var list []string
 	visit(fs, func(path string, a Attr) {
@@ -496,9 +497,8 @@ func listing(fs *FS) []string {
 	return list
 }
 
-// FuzzPath walks paths of an application: with dots, slashes, symbolic links
-// around in circles, names too long. Whatever path names, its real path names
-// the same.
+// FuzzPath resolves arbitrary paths, also with "..", many slashes, cycles of symbolic links and names
+// that are too long. It checks that the RealPath of a path names the same file as the path.
 func FuzzPath(f *testing.F) {
 	dev, err := memdev.New(8*nvmf.MiB, 4096, memdev.Options{})
 	require.NoError(f, err)

@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestInodeTable does the same to a table and to a map.
+// TestInodeTable makes the same random changes to an inodeTable and to a map, and compares them.
 func TestInodeTable(t *testing.T) {
 	seed := newSeed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var table inodeTable
 	want := map[Ino]*inode{}
-	number := func() Ino { // close together, at multiples of the pages kept near, and anywhere
+	number := func() Ino { // numbers close together, at multiples of eight pages, and anywhere
 		return Ino([]uint64{r.Uint64N(100), r.Uint64N(20) * 8 * tablePage, r.Uint64()}[r.IntN(3)])
 	}
 	for range 20000 {

@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// A file without a name that is open when one process unmounts is there for the next one that is told to keep
-// it, and for no other.
+// TestKeepNameless checks that a file without a name that is open at an Unmount can be opened by inode
+// number after a mount with Options.Keep for that inode, and that a mount without it frees the file.
 func TestKeepNameless(t *testing.T) {
 	ctx := context.Background()
 	dev, err := memdev.New(64<<20, 4096, memdev.Options{})

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is one system call, on a directory of this host and on one of ours.
+// call is one system call: host makes it in a directory of this host, ours in a directory of microfs.
 type call struct {
 	name string
 	host func(at int) error
 	ours func(fs *FS, dir Ino) error
 }
 
-// difference is a deliberate deviation from the kernel.
+// difference is a deliberate deviation of microfs from the kernel.
 type difference struct {
 	kernel, ours error
 	reason       string
@@ -34,8 +34,8 @@ var differences = map[string]difference{
 		`the empty path is the directory itself: who calls passes "" for AT_EMPTY_PATH alone`},
 }
 
-// TestKernel makes the same calls on this host and on microfs, each on a fresh
-// tree, and compares the errno and the names that are there afterwards.
+// TestKernel makes the same calls on this host and on microfs, each on a fresh tree. It compares the
+// errno of each call and the names in the tree after it.
 func TestKernel(t *testing.T) {
 	fs, _ := mountedAs(t, Cred{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())})
 	calls, setup := kernelCalls(t), kernelTree()
@@ -84,7 +84,7 @@ func hostTree(t *testing.T, dir string) string {
 	return strings.Join(list, " ")
 }
 
-// ourTree lists a tree of ours in the same way.
+// ourTree lists a tree of microfs in the same way.
 func ourTree(t *testing.T, fs *FS, dir string) string {
 	var list []string
 	var walk func(path string)
@@ -106,7 +106,7 @@ func ourTree(t *testing.T, fs *FS, dir string) string {
 	return strings.Join(list, " ")
 }
 
-// kernelTree makes what every call starts from.
+// kernelTree returns the calls that make the tree from which every call starts.
 func kernelTree() []call {
 	return []call{
 		openCall("f", unix.O_CREAT|unix.O_WRONLY), linkCall("f", "hard"), mkdirCall("d"), mkdirCall("d/sub"), mkdirCall("empty"),
@@ -116,8 +116,8 @@ func kernelTree() []call {
 
 var longName = strings.Repeat("x", 256)
 
-// kernelCalls lists the calls that this kernel and the file system of the
-// temporary directory know.
+// kernelCalls lists the calls, without those that this kernel or the file system of the temporary
+// directory does not support.
 func kernelCalls(t *testing.T) []call {
 	var calls []call
 	for flags, paths := range map[int][]string{
@@ -140,7 +140,7 @@ func kernelCalls(t *testing.T) []call {
 			calls = append(calls, openCall(path, flags))
 		}
 	}
-	if kernelVersion(t) >= 6_003 { // an older one makes a regular file of it, then says ENOTDIR
+	if kernelVersion(t) >= 6_003 { // an older kernel creates a regular file, and then returns ENOTDIR
 		for _, path := range []string{"f", "none", "d", "dang"} {
 			calls = append(calls, openCall(path, unix.O_CREAT|unix.O_DIRECTORY))
 		}

@@ -10,8 +10,9 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestLongFileWithoutChecksums appends more to one record than the checksums of
-// a log page could cover: without checksums a record has no limit but the file.
+// TestLongFileWithoutChecksums appends so much that the checksums of the bytes would not fit one log
+// page. It checks that a file system without checksums, whose Write records may cover any number of
+// bytes, reads all of it after another mount.
 func TestLongFileWithoutChecksums(t *testing.T) {
 	ctx := context.Background()
 	dev, err := memdev.New(128*nvmf.MiB, 4096, memdev.Options{})

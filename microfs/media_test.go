@@ -8,26 +8,25 @@ import (
 	"nvmecr/nvmf/blocktest"
 )
 
-// media works out one of the contents that a device may have after a crash. It
-// follows a trace, and chooses where the device was free to choose:
+// media computes one of the contents that a device may have after a crash. It follows a trace, and makes
+// a random choice where the outcome is not determined:
 //
 //	a write in flight, or refused       nothing of it, all, a part, a mixture of sectors
-//	one whose connection was lost       the same, now or at any later event, or never
-//	a deallocation                      a write of zeros, all, a part or nothing of it
-//	a block not flushed since           any of the versions it had
+//	a write with a lost connection      the same, now or at any later event, or never
+//	a deallocation                      zeros in all, a part or nothing of its blocks
+//	a block not flushed since a write   any of the versions it had
 type media struct {
 	r    *rand.Rand
 	lba  int
 	data []byte // what reads return
-	// versions, of each block, since it was last durable, that one first; nil
-	// without a volatile cache.
+	// versions has all contents of each block since it was last durable. The durable content is the
+	// first. Without a volatile cache versions is nil.
 	versions map[int][][]byte
 	flight   map[int]blocktest.Event   // submitted, by ID
 	late     map[int][]blocktest.Event // land before the event with that index
 }
 
-// crashMedia turns data, the content before the trace, into one after a crash at
-// event k.
+// crashMedia turns data, the content before the trace, into a content after a crash at event k.
 func crashMedia(r *rand.Rand, data []byte, tr *blocktest.Trace, k, lba int, cache bool) {
 	m := &media{r: r, lba: lba, data: data, flight: map[int]blocktest.Event{}, late: map[int][]blocktest.Event{}}
 	if cache {
@@ -58,7 +57,7 @@ func (m *media) inFlight() (list []blocktest.Event) {
 	for id := range m.flight {
 		last = max(last, id)
 	}
-	for id := range last + 1 { // maps have no order that a seed could repeat
+	for id := range last + 1 { // not a loop over the map: its order would not depend on the seed
 		if e, ok := m.flight[id]; ok && e.Data != nil {
 			list = append(list, e)
 		}
@@ -67,13 +66,14 @@ func (m *media) inFlight() (list []blocktest.Event) {
 	return list
 }
 
-// complete handles a completion; later is when the command may still land.
+// complete handles a completion. later is the index of the event before which the device may execute the
+// command if its connection was lost.
 func (m *media) complete(e blocktest.Event, later int) {
 	s := m.flight[e.ID]
 	delete(m.flight, e.ID)
 	switch {
 	case s.Opcode == nvmf.Flush && e.Err == nil:
-		clear(m.versions) // it was in flight alone: see FS.flushDevice
+		clear(m.versions) // no write was in flight with the Flush, see FS.flushDevice
 	case s.Data == nil:
 	case e.Err == nil && s.Opcode == nvmf.Deallocate:
 		m.part(s)
@@ -108,7 +108,7 @@ func (m *media) write(at int, b []byte, fua bool) {
 	copy(m.data[at:], b)
 }
 
-// part stores some of a write.
+// part stores a random part of a write.
 func (m *media) part(e blocktest.Event) {
 	at, b := int(e.LBA)*m.lba, e.Data
 	c := append([]byte(nil), m.data[at:at+len(b)]...)
@@ -131,8 +131,8 @@ func (m *media) part(e blocktest.Event) {
 	m.write(at, c, false)
 }
 
-// losePower keeps one version of each block that was not durable: mostly the
-// oldest, mostly the newest, or any.
+// losePower chooses one version of each block that was not durable: always the oldest, always or mostly
+// the newest, or any.
 func (m *media) losePower() {
 	mode := m.r.IntN(4)
 	for block := range len(m.data) / m.lba {

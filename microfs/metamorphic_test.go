@@ -21,9 +21,9 @@ import (
 
 const metamorphicSize = 48 * nvmf.MiB
 
-// TestMetamorphic runs one random list of operations under configurations that
-// must make no difference. Trees and bytes must be the same at the end, after
-// an unmount, after a crash instead of it, and those of a model.
+// TestMetamorphic runs one random list of operations in many configurations of format, options and
+// device. It checks that the tree is the same in all of them, and the tree of a model: at the end, after
+// a crash, after an Unmount, and in a read-only mount after a state checkpoint.
 func TestMetamorphic(t *testing.T) {
 	seed := newSeed(t)
 	steps := 600
@@ -79,7 +79,7 @@ func TestMetamorphic(t *testing.T) {
 			}
 			same(fs, "at the end")
 			fs.ckpt.stop()
-			require.NoError(t, fs.commitDeferred()) // a crash may forget that the last one was closed
+			require.NoError(t, fs.commitDeferred()) // else a crash may lose the close of the last file
 			require.NoError(t, fs.q.Close())
 			fs = mount()
 			same(fs, "after a crash")
@@ -96,7 +96,7 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// metamorphicOps makes operations and the tree that they lead to.
+// metamorphicOps returns n random operations and the canonical form of the tree after them.
 func metamorphicOps(seed uint64, n int, ranges bool) ([]op, string) {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 3)), m: newModel(), maxFile: 300 << 10, ranges: true}
 	g.m.ranges = ranges
@@ -142,7 +142,7 @@ func tcpDevice(lba nvmf.Bytes, o tcp.Options) func(*testing.T) nvmf.Device {
 	return func(t *testing.T) nvmf.Device { return overTCP(t, metamorphicSize, lba, o) }
 }
 
-// overTCP returns memory of this process, reached over NVMe/TCP.
+// overTCP returns a device that reaches memory of this process over NVMe/TCP.
 func overTCP(t testing.TB, size, lba nvmf.Bytes, o tcp.Options) nvmf.Device {
 	const nqn = "nqn.2024-01.example:metamorphic"
 	b, err := target.NewMemory(size, lba)

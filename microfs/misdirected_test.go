@@ -21,18 +21,18 @@ var misdirectedSegment = Segment{Start: blockSize, Length: misdirectedSize - blo
 type misdirectedOutcome int
 
 const (
-	whole   misdirectedOutcome = iota // everything is there
-	told                              // an error said so, and nothing wrong was read
-	undone                            // the last operation is missing, without a word
-	silent                            // anything else is wrong, without a word
-	noWrite                           // the workload has no such write
+	whole   misdirectedOutcome = iota // all content is right
+	told                              // an error was reported, and no wrong content was read
+	undone                            // the last operation is missing, without an error
+	silent                            // other content is wrong, without an error
+	noWrite                           // the workload has fewer writes
 )
 
-// TestMisdirectedWrites runs a workload again and again, each time with another one
-// of its writes not done although it was acknowledged, or done elsewhere. What
-// is read, before and after a restart, is right or EIO, or the mount fails and
-// says why. Only of the last operation, with no fsync after it, a write can be
-// missing in silence: nothing later covers it, it is as if never begun.
+// TestMisdirectedWrites runs a workload many times. In each run the device acknowledges one write but
+// drops it, or writes it to another place. The test checks that every read returns the right bytes or
+// EIO, before and after another mount, or that the mount fails with an error that names the cause. One
+// exception is allowed: the last operation may be missing without an error if no fsync follows it,
+// because no later image of the log shows that it had begun.
 func TestMisdirectedWrites(t *testing.T) {
 	skipRace(t)
 	for _, v := range []variant{
@@ -71,7 +71,7 @@ type misdirectedKind struct {
 	set  func(c *crashRig, n int)
 }
 
-// misdirectedKinds drops a write, or does it in each of the areas of the partition.
+// misdirectedKinds lists the faults: a write is dropped, or goes to each of the areas of the partition.
 func misdirectedKinds(lba nvmf.Bytes) []misdirectedKind {
 	kinds := []misdirectedKind{{"dropped", func(c *crashRig, n int) { c.dev.DropAt(n) }}}
 	id := nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(misdirectedSize / lba)}
@@ -88,8 +88,8 @@ func misdirectedKinds(lba nvmf.Bytes) []misdirectedKind {
 	return kinds
 }
 
-// misdirectedWorkload uses every structure: the log turns, states are written,
-// files grow, shrink, are overwritten and replaced.
+// misdirectedWorkload returns a workload that writes every structure: the log wraps, states are written,
+// and files grow, shrink, are overwritten and are replaced.
 func misdirectedWorkload(m *model, synced bool) []op {
 	ops := startOps(m)
 	add := func(o op, _ bool) { o.model(m); ops = append(ops, o) }
@@ -158,7 +158,7 @@ func misdirect(t *testing.T, v variant, synced bool, n int, set func(*crashRig, 
 	return max(result, got)
 }
 
-// readMisdirected reads everything: it is as the model says, or an error, or not.
+// readMisdirected reads the whole tree and compares it with the model.
 func readMisdirected(t *testing.T, fs *FS, m *model, what string) misdirectedOutcome {
 	got, err := new(canonizer).canon(fs)
 	if err != nil {

@@ -19,23 +19,23 @@ import (
 	"nvmecr/oplog"
 )
 
-// model is a file system without any of the things that make one difficult.
+// model is a simple file system in memory: the tests compare microfs with it.
 type model struct {
 	root   *mnode
-	writes int  // made by writeAt
-	ranges bool // of a file system with ranges
+	writes int  // number of writes made by writeAt
+	ranges bool // the file system has ranges
 }
 
 type mnode struct {
 	dir      map[string]*mnode // nil for files and links
 	data     []byte
-	places   []byte // who has the bytes of data
+	places   []byte // whoseOf the range of each byte of data, 0 for bytes of the file itself
 	cut      uint32 // Attr.Cut
 	target   string
 	mode     uint32
 	isTarget bool
 	closed   bool // Attr.Closed
-	written  bool // since the last close, by a mount that is still there
+	written  bool // changed since the last close, in the present mount
 }
 
 func newModel() *model { return &model{root: &mnode{dir: map[string]*mnode{}, mode: 0o700}} }
@@ -55,7 +55,8 @@ func (m *model) find(path string) (parent *mnode, name string, n *mnode) {
 	return parent, name, n
 }
 
-// snapshot lists every path with what can be seen of it. Whether a file is complete is left out for those that nobody has written to: that may be lost in a crash.
+// snapshot returns a description of every path. For empty files it leaves out whether the file is
+// closed, because a crash may lose the close of a file that was never written.
 func (m *model) snapshot() map[string]string {
 	s := map[string]string{}
 	var walk func(path string, n *mnode)
@@ -79,7 +80,7 @@ func (m *model) snapshot() map[string]string {
 	return s
 }
 
-// snapshotFS reads everything back.
+// snapshotFS returns the snapshot of a mounted file system. It reads all files.
 func snapshotFS(t require.TestingT, fs *FS) map[string]string {
 	s := map[string]string{}
 	var walk func(path string)
@@ -127,19 +128,19 @@ func snapshotFS(t require.TestingT, fs *FS) map[string]string {
 	return s
 }
 
-// withoutReadAhead has a file read as it is asked for. The buffer for read-ahead, and the
-// timer that frees the buffer, would keep each of thousands of file systems for seconds.
+// withoutReadAhead turns read-ahead off for an open file. The buffer for read-ahead, and the timer that
+// frees the buffer, would keep each of thousands of file systems in memory for seconds.
 func withoutReadAhead(t require.TestingT, f *File) {
 	require.NoError(t, f.Advise(0, 0, unix.FADV_RANDOM))
 }
 
-// op is one operation of a workload, done on both sides.
+// op is one operation of a workload, made on the file system and on the model.
 type op struct {
 	name  string
 	fs    func(fs *FS) error
 	model func(m *model)
-	// durable says that the call promises all acknowledged before it, and
-	// itself, to survive a loss of power.
+	// durable says that after the call all acknowledged operations, this one included, survive a
+	// loss of power.
 	durable bool
 }
 
@@ -168,8 +169,8 @@ func writeOp(path string, off int64, data []byte) op {
 	}
 }
 
-// forget closes without what a close makes durable, so that a write stays one
-// operation.
+// forget closes an open file without the log record and the Flush of Close. So an operation that opens a
+// file and writes to it makes no other change.
 func (f *File) forget() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -188,12 +189,12 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// generate makes random operations that are valid for the model's state.
+// generator makes random operations that are valid for the state of the model.
 type generator struct {
 	r       *rand.Rand
 	m       *model
 	maxFile int
-	ranges  bool // with operations on ranges, of which a crash may leave a part
+	ranges  bool // also makes operations on ranges; a crash may leave a part of them
 }
 
 func (g *generator) paths(dirs, files bool) []string {
@@ -263,8 +264,8 @@ func (g *generator) next() op {
 	return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
 }
 
-// checkpointUnlessLate accepts that after a lost connection a state checkpoint
-// may have to wait.
+// checkpointUnlessLate is Checkpoint, except that it ignores ErrUnstable: after a lost connection a state
+// checkpoint may have to wait.
 func checkpointUnlessLate(fs *FS) error {
 	if err := fs.Checkpoint(); !errors.Is(err, oplog.ErrUnstable) {
 		return err
@@ -272,7 +273,8 @@ func checkpointUnlessLate(fs *FS) error {
 	return nil
 }
 
-// onRange makes an operation on a range that is in the file for a part, at least.
+// onRange returns a punch, zero or allocate operation on a random range, which may be behind the end of
+// the file.
 func (g *generator) onRange(file string) op {
 	_, _, n := g.m.find(file)
 	size := len(n.data)
@@ -402,7 +404,7 @@ func lostTarget(err error) bool {
 
 func (g *generator) rename(from, to string) op {
 	if files := g.files(); g.r.IntN(2) == 0 && len(files) > 1 {
-		to = g.pick(files) // over an existing file
+		to = g.pick(files) // replaces an existing file
 	}
 	if _, _, n := g.m.find(to); n != nil && n.dir != nil {
 		to += "x"
@@ -424,7 +426,7 @@ func (g *generator) rename(from, to string) op {
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: a new one each time")
 
-// newSeed returns where a random test starts, and prints it.
+// newSeed returns the seed of a random test, and logs it.
 func newSeed(t testing.TB) uint64 {
 	seed := *seedFlag
 	if seed == 0 {
@@ -434,14 +436,14 @@ func newSeed(t testing.TB) uint64 {
 	return seed
 }
 
-// openNew creates a file, or opens the one that is there, for everything.
+// openNew opens a file for reading and writing, and creates it if it does not exist.
 func openNew(t testing.TB, fs *FS, name string) *File {
 	f, err := fs.Open(RootIno, name, unix.O_CREAT|unix.O_RDWR, 0o600)
 	require.NoError(t, err)
 	return f
 }
 
-// pattern returns n bytes that no part of repeats soon.
+// pattern returns n bytes that depend on seed, with a long period.
 func pattern(n int, seed byte) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -457,7 +459,7 @@ func memory(t testing.TB, size, lba nvmf.Bytes) nvmf.Device {
 	return dev
 }
 
-// variant is one of the configurations every random workload runs under.
+// variant is one of the configurations in which every random workload runs.
 type variant struct {
 	name  string
 	lba   nvmf.Bytes
@@ -478,7 +480,7 @@ var variants = []variant{
 	{name: "volatile cache, small log", lba: 512, f: FormatOptions{LogPages: minLogPages, Hugeblock: 8 * nvmf.KiB}, cache: true},
 }
 
-// behindVariants are those in which a write may be done later.
+// behindVariants are the configurations with write-behind.
 var behindVariants = []variant{
 	{name: "writing behind", lba: 512, o: Options{WriteBehind: true}},
 	{name: "writing behind, no data checksums", lba: 4096, o: Options{WriteBehind: true}, f: FormatOptions{NoDataCRC: true}},
@@ -522,7 +524,7 @@ func runModel(t *testing.T, v variant, seed uint64, steps int) {
 				if v.o.WriteBehind {
 					require.NoError(t, fs.Sync())
 				}
-				fs.ckpt.stop() // as a crash would leave it
+				fs.ckpt.stop() // as after a crash
 			}
 			fs, err = Mount(ctx, dev, seg, v.o)
 			require.NoError(t, err, "step %d", i)

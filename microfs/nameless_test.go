@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCrashNameless crashes into workloads that write to a file without a name
-// and close it: its blocks are free at once, without a record, and are written
-// again while the newest log image still lists them.
+// TestCrashNameless crashes into workloads that write to an open file without a name and close it. Its
+// hugeblocks are free at once, without a log record, so that they may be written again while the newest
+// log image still lists their data as pending.
 func TestCrashNameless(t *testing.T) {
 	skipRace(t)
 	var held *File
@@ -55,7 +55,7 @@ func TestCrashNameless(t *testing.T) {
 		for _, full := range []bool{false, true} {
 			t.Run(fmt.Sprintf("cache %v, page full %v", cache, full), func(t *testing.T) {
 				s := prepare
-				if full { // the nameless write is the first image of a page
+				if full { // the image of the write to the file without a name starts a page
 					s.prepare = func(c *crasher, fs *FS) { setups[4].prepare(c, fs); c.fillTail(fs, 160) }
 				}
 				c := newCrasher(t, crashConfig{lba: 4096, cache: cache, setup: s}, 1)

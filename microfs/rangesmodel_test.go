@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// whoseOf says in a byte of a model which partition has a byte; 0 is the file itself.
+// whoseOf returns the byte that stands for the partition and cut of a range in a model. The byte 0
+// stands for bytes of the file itself.
 func whoseOf(r *Range) byte { return byte(1 + r.Partition<<4 + r.Cut) }
 
 func rangeOf(off, n int64, place, cut uint32) Range {
 	return Range{Off: off, Len: n, Partition: place, Cut: cut}
 }
 
-// resize makes the file that long.
+// resize sets the length of the file.
 func (n *mnode) resize(size int64) {
 	if more := size - int64(len(n.data)); more > 0 {
 		n.data = append(n.data, make([]byte, more)...)
@@ -24,10 +25,11 @@ func (n *mnode) resize(size int64) {
 	n.places = n.places[:size:size]
 }
 
-// placed is what a snapshot of a file system with ranges has of a file beside its bytes.
+// placed returns the part of a snapshot about the cut and the ranges of a file.
 func (n *mnode) placed() string { return fmt.Sprintf(" cut %d %x", n.cut, checksum(n.places)) }
 
-// readPlaced reads a file into b, zeros for what others have, and says who has what.
+// readPlaced reads a file into b, with zeros for ranges in other partitions. It returns whoseOf of the
+// range of every byte.
 func readPlaced(f *File, b []byte) ([]byte, error) {
 	places := make([]byte, len(b))
 	spans, err := f.Ranges(0, int64(len(b)), len(b), nil)
@@ -61,7 +63,7 @@ func readPlaced(f *File, b []byte) ([]byte, error) {
 	return places, nil
 }
 
-// mapOp maps ranges, all with one record or in parts.
+// mapOp returns an operation that maps ranges of a file.
 func mapOp(path string, size int64, ranges ...Range) op {
 	return op{
 		name: fmt.Sprintf("map %s %v in %d", path, ranges, size),
@@ -81,7 +83,7 @@ func mapOp(path string, size int64, ranges ...Range) op {
 	}
 }
 
-// mapRanges makes a map of a few ranges: anywhere, strided, or at what there is.
+// mapRanges returns an operation that maps a few random ranges: strided, anywhere, or aligned to 32 KiB.
 func (g *generator) mapRanges(file string) op {
 	_, _, n := g.m.find(file)
 	var ranges []Range
@@ -116,7 +118,7 @@ var rangesVariants = []variant{
 	{name: "ranges, volatile cache", lba: 512, f: FormatOptions{Ranges: true, LogPages: minLogPages}, cache: true},
 }
 
-// everyVariant has them beside the others.
+// everyVariant has allVariants and rangesVariants.
 var everyVariant = append(allVariants[:len(allVariants):len(allVariants)], rangesVariants...)
 
 // model returns an empty model of a file system of the variant.

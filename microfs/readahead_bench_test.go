@@ -12,9 +12,9 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// BenchmarkReadAhead reads a file of 256 MiB over NVMe/TCP in small pieces, with and
-// without reading ahead in turns. speedup compares the best turns: on a busy machine the
-// others tell of what else it does.
+// BenchmarkReadAhead reads a file of 256 MiB over NVMe/TCP in small pieces, alternately with and
+// without read-ahead. The reported speedup is that of the fastest turns, because other load of the
+// machine slows the other turns down.
 func BenchmarkReadAhead(b *testing.B) {
 	const size, turn = 256 << 20, 4 << 20
 	dev := overTCP(b, 512*nvmf.MiB, 4096, tcp.Options{})

@@ -15,8 +15,9 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestReaderBesideWriter mounts read-only again and again while a writer is at
-// work. A reader may find no quiet moment, but what it reads was written.
+// TestReaderBesideWriter mounts read-only many times while a writer replaces files. It checks that a
+// reader either reads complete files or fails because the media has changed, and that some readers
+// succeed.
 func TestReaderBesideWriter(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the two share memory as two hosts share a namespace: without a lock")
@@ -30,7 +31,7 @@ func TestReaderBesideWriter(t *testing.T) {
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- rewrite(fs, stop) }()
 	good, busy := 0, 0
-	// The writer never rests here, so that most readers come too late for a file.
+	// The writer never pauses here, so most readers find that a file they read was replaced.
 	for end := time.Now().Add(2 * time.Minute); good+busy < 60 || good <= 5 && time.Now().Before(end); {
 		ok, err := readAll(dev, seg)
 		require.NoError(t, err)
@@ -47,8 +48,10 @@ func TestReaderBesideWriter(t *testing.T) {
 	require.Greater(t, good, 5)
 }
 
-// A reader finds that data of the newest image is not there, since its writer has gone on, and starts over: by then there is
-// another state, and another turn of the log.
+// TestReaderStartsOver checks a reader whose recovery starts over because the data of the newest log
+// image does not verify: the writer has overwritten it. Meanwhile the writer has written another state
+// checkpoint, and in one case the whole ring of the log. Mount must fail with an error that MovedOn
+// recognizes.
 func TestReaderStartsOver(t *testing.T) {
 	for what, rounds := range map[string]int{"another state": 0, "another turn": 2000} {
 		t.Run(what, func(t *testing.T) { readerStartsOver(t, rounds) })
@@ -94,7 +97,8 @@ func readerStartsOver(t *testing.T, rounds int) {
 	require.NoError(t, f.Close())
 }
 
-// rewrite keeps replacing files; file i of round r holds bytes of value r.
+// rewrite replaces files until stop is closed. All bytes of the file of a round have the number of the
+// round as their value.
 func rewrite(fs *FS, stop chan struct{}) error {
 	for round := 0; ; round++ {
 		select {
@@ -124,8 +128,8 @@ func replace(fs *FS, round int) error {
 	return firstError(f.Close(), fs.Rename(RootIno, name+".new", RootIno, name, 0))
 }
 
-// readAll reads every complete file; ok is false if the mount or a read found
-// the media changing under it.
+// readAll mounts read-only and reads all files. ok is false if the mount or a read failed because the
+// media has changed.
 func readAll(dev nvmf.Device, seg Segment) (ok bool, err error) {
 	r, err := Mount(context.Background(), dev, seg, Options{ReadOnly: true})
 	if MovedOn(err) {

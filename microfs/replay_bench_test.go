@@ -14,8 +14,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// BenchmarkReplay mounts after a crash with many records of one kind in the
-// log, none coalesced.
+// BenchmarkReplay measures a mount after a crash with many records of one kind in the log. No records
+// are coalesced.
 func BenchmarkReplay(b *testing.B) {
 	const records = 1_000_000
 	for _, k := range []struct {
@@ -32,7 +32,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Run(k.name, func(b *testing.B) {
 			size := 24 * nvmf.GiB // sparse: the state area must take a million names
 			if k.name == "overwrite" {
-				size = nvmf.GiB // goes round and round
+				size = nvmf.GiB // hugeblocks are used many times
 			}
 			dev := memory(b, size, 4096)
 			seg := Segment{Start: nvmf.MiB, Length: size - nvmf.MiB}
@@ -43,7 +43,7 @@ func BenchmarkReplay(b *testing.B) {
 			k.fill(b, fs)
 			require.EqualValues(b, 1, fs.ckpt.header.sequence)
 			pages := fs.g.logPages - fs.log.Free()
-			fs = nil // not to be scanned by the collector
+			fs = nil // so that the garbage collector does not scan its memory
 			b.ResetTimer()
 			begin := cpu()
 			for range b.N {
@@ -85,7 +85,8 @@ func fillOverwrites(blocks int64) func(*testing.B, *FS) {
 	}
 }
 
-// cpu is the processor time of the process: others may keep it waiting.
+// cpu returns the processor time of the process. Unlike the elapsed time it does not depend much on
+// other processes.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
@@ -139,7 +140,7 @@ func fillTemporary(b *testing.B, fs *FS) {
 	}
 }
 
-// BenchmarkOverwrite applies random overwrites to a file of so many extents.
+// BenchmarkOverwrite measures applying random overwrites to files of several numbers of extents.
 func BenchmarkOverwrite(b *testing.B) {
 	for _, blocks := range []int{1, 100, 10_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(blocks), func(b *testing.B) {
@@ -169,7 +170,7 @@ func BenchmarkOverwrite(b *testing.B) {
 	}
 }
 
-// BenchmarkState encodes and decodes the tree of a million files.
+// BenchmarkState measures encoding and decoding the tree of a million files.
 func BenchmarkState(b *testing.B) {
 	const files = 1_000_000
 	g := &geometry{hugeblock: 4096, unit: 4096, sums: true, blocks: 1 << 30, root: rootOwner{mode: 0o700}}

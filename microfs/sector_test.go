@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// damages are what may have become of a sector. other is a sector of the same
-// kind elsewhere: what a misdirected write leaves.
+// damages are the kinds of damage to a sector. other is a sector of another place on the media, which a
+// misdirected write may have written here.
 var damages = []struct {
 	name string
 	do   func(sector, other []byte)
@@ -26,10 +26,10 @@ var damages = []struct {
 	{"the next byte", func(b, _ []byte) { copy(b, b[1:]) }},
 }
 
-// TestEverySector damages every sector of a small partition in turn, after all
-// was made durable. What is not data is repaired: the tree and all bytes are
-// there, and the next mount finds nothing wrong. Damaged data is EIO that names
-// file and offset; the rest of the file, and all others, read as they were.
+// TestEverySector makes everything durable, and then damages every sector of a small partition in turn.
+// It checks that Mount repairs damaged metadata: all content is right, and the next mount finds nothing
+// to repair. Reads of damaged data must fail with EIO and name file and offset. All other data must be
+// right.
 func TestEverySector(t *testing.T) {
 	skipRace(t)
 	for _, cfg := range everyConfig(setups[2:4]) {
@@ -40,7 +40,7 @@ func TestEverySector(t *testing.T) {
 			c := newCrasher(t, cfg, 1)
 			s := sectors{crasher: c, seen: map[string]int{}}
 			fs := c.mount(c.dead)
-			for _, o := range []op{stepOp, stepOp, stepOp} { // a state, and a log behind it
+			for _, o := range []op{stepOp, stepOp, stepOp} { // they write a state checkpoint
 				c.must(fs, o)
 			}
 			o, _ := c.start.writeAt("/b", c.start.size("/b"), 5000)
@@ -56,7 +56,9 @@ func TestEverySector(t *testing.T) {
 	}
 }
 
-// Names on a device with a volatile cache are made durable by one flush, which puts nothing on record: they are in two places before it.
+// TestEverySectorOfNames checks a device with a volatile write cache. There one Flush makes records
+// without data durable, and no image names them as durable afterwards. Damage of any one sector of the
+// log must be repaired all the same: the records are in both slots before the Flush.
 func TestEverySectorOfNames(t *testing.T) {
 	for _, cfg := range everyConfig(setups[2:4]) {
 		if !cfg.cache || cfg.noSums {
@@ -89,7 +91,7 @@ type sectors struct {
 	seen map[string]int
 }
 
-// keep notes what is to be found.
+// keep makes the present state the one that all mounts must find.
 func (s *sectors) keep() {
 	s.start = s.start.clone()
 	s.dead.Keep()
@@ -112,7 +114,8 @@ func (s *sectors) damage(from, to nvmf.Bytes) {
 	}
 }
 
-// check mounts the damaged media, and puts it back as it was damaged.
+// check mounts the damaged media and checks the content. Then it puts the media back as it was before
+// the mount.
 func (s *sectors) check(at nvmf.Bytes, what string) {
 	mark := s.dead.Mark()
 	defer s.dead.Rollback(mark)
@@ -138,7 +141,7 @@ func (s *sectors) check(at nvmf.Bytes, what string) {
 	s.files(fs, fs.g, at, what)
 }
 
-// files reads every file unit by unit.
+// files reads every file unit by unit. It checks that exactly one unit is damaged, the one at offset at.
 func (s *sectors) files(fs *FS, g *geometry, at nvmf.Bytes, what string) {
 	bad := 0
 	for _, path := range []string{"/a", "/b", "/d/x"} {

@@ -24,8 +24,9 @@ func TestFramedSizes(t *testing.T) {
 	}
 }
 
-// TestStateBlockRepaired damages each block of a state in turn, and puts there
-// what another block, or an earlier state, has.
+// TestStateBlockRepaired damages each block of a state in turn, also with the content of another block
+// or of an earlier state. It checks that unframe repairs one damaged block of each group, and fails for
+// two damaged blocks of one group.
 func TestStateBlockRepaired(t *testing.T) {
 	state := pattern(groupPayload+3*statePayload+5, 1)
 	good := frame(state, 9)
@@ -52,7 +53,7 @@ func TestStateBlockRepaired(t *testing.T) {
 	}
 	framed := append([]byte(nil), good...)
 	framed[5]++
-	framed[groupBytes+5]++ // one in each group
+	framed[groupBytes+5]++ // one damaged block in each group
 	got, _, err := unframe(framed, nvmf.Bytes(len(state)), 9)
 	require.NoError(t, err)
 	require.Equal(t, state, got)
@@ -62,8 +63,8 @@ func TestStateBlockRepaired(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// TestMountRepairsState damages a block of the current state on the media, or
-// makes it unreadable: it mounts, and the media is whole afterwards.
+// TestMountRepairsState damages a block of the current state on the media, or makes it unreadable. It
+// checks that Mount succeeds and repairs the block.
 func TestMountRepairsState(t *testing.T) {
 	for _, kind := range []string{"damaged", "unreadable"} {
 		t.Run(kind, func(t *testing.T) {
@@ -86,8 +87,8 @@ func TestMountRepairsState(t *testing.T) {
 				block[100] ^= 1
 			} else {
 				clear(block)
-				r.dev.FailAt(nvmf.Read, 7, mediaError) // superblocks, claims, headers, state
-				r.dev.FailAt(nvmf.Read, 9, mediaError) // its second block
+				r.dev.FailAt(nvmf.Read, 7, mediaError) // the state, after superblocks, claims and headers
+				r.dev.FailAt(nvmf.Read, 9, mediaError) // the second block of the state
 			}
 			var said []string
 			r.v.o.Logf = func(f string, a ...any) { said = append(said, fmt.Sprintf(f, a...)) }

@@ -23,30 +23,28 @@ const traceSize = 8 * nvmf.MiB
 
 var traceSegment = Segment{Start: nvmf.MiB, Length: traceSize - nvmf.MiB}
 
-// recording is a workload, and what must be found after a crash in it.
+// recording is a workload, with the states that a crash during the workload may leave.
 type recording struct {
 	v     variant
 	base  []byte // content of the device before
 	trace *blocktest.Trace
 	marks []mark
 	names []string // of the operations
-	found []byte   // by the last recovery; its memory is used again, since new memory is slow
+	found []byte   // content before the last recovery; a field, so that its memory is used again
 }
 
-// mark is what holds when the trace has that many events.
+// mark is the state when the trace has that many events.
 type mark struct {
 	events  int
 	state   map[string]string
-	durable int                 // index of the mark that a crash does not go behind
-	alts    []map[string]string // instead of state: a failed operation that landed nevertheless
+	durable int                 // index of the oldest mark whose state a crash may leave
+	alts    []map[string]string // other possible states: a failed operation had its effect nevertheless
 }
 
-// TestTrace records random workloads, with and without refused commands and
-// lost connections, and mounts contents that the device may have after a crash
-// at any moment of them. What is found must have been the state after every
-// acknowledged (with a volatile cache: durable) operation or a few more; it
-// must still be there after a crash within the recovery, and after a state
-// checkpoint, an operation and another crash.
+// TestTrace records random workloads, with and without refused commands and lost connections. It mounts
+// contents that the device may have after a crash at any event, and after another crash during recovery.
+// It checks that the state is one after all durable operations, and perhaps some later ones. The same
+// state must be there after a state checkpoint, another operation and another crash.
 func TestTrace(t *testing.T) {
 	workloads, crashes := 3, 50
 	if testing.Short() {
@@ -55,7 +53,7 @@ func TestTrace(t *testing.T) {
 	for _, v := range everyVariant {
 		for _, faults := range []bool{false, true} {
 			if faults && v.o.WriteBehind {
-				continue // what fails is not the call that says so: TestBehindError
+				continue // with write-behind the call that fails is not the one that reports the error
 			}
 			t.Run(fmt.Sprintf("%s, faults %v", v.name, faults), func(t *testing.T) {
 				t.Parallel()
@@ -75,7 +73,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// record runs a workload of n operations, or less, and notes what holds after each.
+// record runs a workload of at most n operations, and adds a mark for the state after each.
 func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording {
 	mem, err := memdev.New(traceSize, v.lba, memdev.Options{})
 	require.NoError(t, err)
@@ -107,7 +105,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 			fs.mu.Unlock()
 		}
 		o := g.next()
-		if r.IntN(5) == 0 { // so that pages of the log are soon full
+		if r.IntN(5) == 0 { // a large record, so that log pages are soon full
 			o = symlinkOp(strings.Repeat("t", 1500), fmt.Sprintf("/long%d", i))
 		}
 		switch {
@@ -128,7 +126,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 			o.model(g.m)
 			done = append(done, o)
 			if !maps.Equal(before, g.m.snapshot()) {
-				alts = nil // it has outdated what failed
+				alts = nil // a later change of the log supersedes the failed operations
 			}
 		}
 		switch {
@@ -146,8 +144,8 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 	return rec
 }
 
-// mustWait reports whether the next operation might have to wait for
-// oplog.Quarantine, since a state checkpoint must and the log is nearly full.
+// mustWait reports whether the next operation might have to wait for oplog.Quarantine: the log is nearly
+// full, and a state checkpoint cannot be written before.
 func mustWait(fs *FS) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -158,7 +156,7 @@ func mustWait(fs *FS) bool {
 	return late && fs.log.Free() < 4
 }
 
-// after returns the state that operations lead to.
+// after returns the state after the operations done and last.
 func (v *variant) after(done []op, last op) map[string]string {
 	m := v.model()
 	for _, o := range append(done[:len(done):len(done)], last) {
@@ -170,7 +168,7 @@ func (v *variant) after(done []op, last op) map[string]string {
 // allowed returns the states that a crash at event k may leave.
 func (rec *recording) allowed(k int) (low, high int, list []map[string]string) {
 	for high < len(rec.marks)-1 && rec.marks[high].events < k {
-		high++ // the operation in progress
+		high++ // the last is the operation in progress
 	}
 	low = rec.marks[max(0, high-1)].durable
 	for _, m := range rec.marks[low : high+1] {
@@ -179,7 +177,7 @@ func (rec *recording) allowed(k int) (low, high int, list []map[string]string) {
 	return low, high, list
 }
 
-// crash mounts one content that a crash may leave.
+// crash mounts one content that a crash may leave, and checks the state.
 func (rec *recording) crash(t *testing.T, r *rand.Rand, mem *memdev.Device) {
 	k := 1 + r.IntN(len(rec.trace.Events))
 	low, high, allowed := rec.allowed(k)
@@ -212,12 +210,12 @@ func (rec *recording) crash(t *testing.T, r *rand.Rand, mem *memdev.Device) {
 	require.NoError(t, fs.q.Close())
 }
 
-// lent is a device that its borrower does not close.
+// lent is a device whose Close does nothing, because others still use it.
 type lent struct{ nvmf.Device }
 
 func (lent) Close() error { return nil }
 
-// crashRecovery mounts mem and crashes at any moment of that.
+// crashRecovery mounts mem and leaves in mem what a crash at a random event of the mount may leave.
 func (rec *recording) crashRecovery(t *testing.T, r *rand.Rand, mem *memdev.Device, what string) {
 	data := mem.Bytes()
 	rec.found = append(rec.found[:0], data...)
