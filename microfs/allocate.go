@@ -10,15 +10,15 @@ import (
 
 // Allocate reserves hugeblocks for [off, off+n) where the file has none. Unless keepSize is set, it
 // makes the file at least off+n bytes long. The reserved hugeblocks read as zeros. The first write
-// to them cannot fail with ENOSPC. EBADF, EINVAL, EFBIG, ENOSPC (then nothing has changed),
-// EOPNOTSUPP on a file system that was formatted without the feature.
+// to them cannot fail with ENOSPC. Errors: EBADF, EINVAL, EFBIG, ENOSPC, and EOPNOTSUPP on a file
+// system that was formatted without the feature. After ENOSPC nothing has changed.
 func (f *File) Allocate(off, n int64, keepSize bool) error {
 	return f.onRange(off, n, func(end int64) error { return f.fs.allocate(f.in, off, end, keepSize) })
 }
 
-// Punch makes [off, off+n) read as zeros. Hugeblocks that lie in the range as a whole are freed,
-// the rest of the range is overwritten. The size stays. After a crash a part of the range may be
-// punched. Errors like Allocate.
+// Punch makes [off, off+n) read as zeros. It frees the hugeblocks that lie in the range as a whole,
+// and overwrites the rest of the range with zeros. The size of the file does not change. After a
+// crash only a part of the range may be punched. The errors are those of Allocate.
 func (f *File) Punch(off, n int64) error {
 	return f.onRange(off, n, func(end int64) error { return f.fs.punch(f.in, off, end) })
 }
@@ -55,7 +55,7 @@ func (f *File) onRange(off, n int64, do func(end int64) error) error {
 	return do(off + n)
 }
 
-// touched returns the hugeblocks of a file that [off, end) touches.
+// touched returns the hugeblocks [first, behind) of a file that [off, end) overlaps.
 func (g *geometry) touched(off, end int64) (first, behind Hugeblock) {
 	return Hugeblock(nvmf.Bytes(off) / g.hugeblock), Hugeblock((nvmf.Bytes(end) + g.hugeblock - 1) / g.hugeblock)
 }
@@ -88,7 +88,7 @@ func (fs *FS) allocate(in *inode, off, end int64, keepSize bool) error {
 	for len(recs) > 0 {
 		n := min(len(recs), maxRecords)
 		if err := fs.recordAll(recs[:n]); err != nil {
-			for i := range recs { // those of the records before belong to the file
+			for i := range recs { // hugeblocks of earlier groups belong to the file already
 				fs.give(run{Hugeblock(recs[i].Phys), Hugeblock(recs[i].Count)})
 			}
 			return err
@@ -132,7 +132,7 @@ func (in *inode) mappedFrom(g *geometry, h, behind Hugeblock) Hugeblock {
 // most two hugeblocks in part. A file system that is too small for a spare ends such a write early.
 func (g *geometry) spare() Hugeblock { return min(2, g.usable/64) }
 
-// takeAll takes so many hugeblocks from the pool, or none.
+// takeAll takes need hugeblocks from the pool. If it fails it takes none.
 func (fs *FS) takeAll(need Hugeblock) ([]run, error) {
 	fs.retired.expire(&fs.pool)
 	if need > 0 && need+fs.g.spare() > fs.available() {
@@ -158,8 +158,8 @@ func (fs *FS) takeAll(need Hugeblock) ([]run, error) {
 	return taken, nil
 }
 
-// allocations makes the records that fill holes of the file with runs of the media, which are as
-// long in total. The last record sets the size.
+// allocations makes the records that map the holes of a file to the taken runs on the media. Holes
+// and runs have the same number of hugeblocks. The last record sets the size.
 func allocations(in *inode, holes, taken []run, size uint64) []oplog.Record {
 	var recs []oplog.Record
 	for len(holes) > 0 {
@@ -183,7 +183,7 @@ func allocations(in *inode, holes, taken []run, size uint64) []oplog.Record {
 	return recs
 }
 
-// maxRecords is the number of Allocate records that fit a log page beside the deferred records.
+// maxRecords is a number of Allocate records that fit a log page together with the deferred records.
 const maxRecords = 64
 
 // recordAll is record for several records. After a crash the log has all of them or none.
@@ -251,7 +251,7 @@ func (fs *FS) punch(in *inode, off, end int64) error {
 	return fs.deallocate(in, whole)
 }
 
-// unreserve frees the hugeblocks that were allocated past the end of the file.
+// unreserve frees the hugeblocks in [off, end) that were allocated past the end of the file.
 func (fs *FS) unreserve(in *inode, off, end int64) error {
 	g := fs.g
 	first := Hugeblock((nvmf.Bytes(off) + g.hugeblock - 1) / g.hugeblock)
@@ -282,8 +282,8 @@ func (fs *FS) zeroIn(in *inode, off, end int64) error {
 	return err
 }
 
-// deallocate logs a Punch record for a part of a file, and other records in the same group. The
-// part may be empty: the file counts as changed all the same.
+// deallocate logs a Punch record for a part of a file, and other records in the same group. Even if
+// the part is empty the file counts as changed.
 func (fs *FS) deallocate(in *inode, part run, others ...oplog.Record) error {
 	punch := oplog.Record{
 		Type: oplog.Punch, Ino: uint64(in.ino), Time: now(), File: uint32(part.start), Count: uint32(part.count),

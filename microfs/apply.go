@@ -93,7 +93,7 @@ func (t *tree) forget(in *inode, free func(run)) {
 	t.dropInode(in)
 }
 
-// dir returns the directory with that number.
+// dir returns the directory with the inode number ino.
 func (t *tree) dir(ino uint64) (*inode, error) {
 	d := t.inodes.get(Ino(ino))
 	if d == nil || !d.isDir() || d.nlink == 0 {
@@ -136,9 +136,9 @@ type created struct {
 	nextIno      Ino
 }
 
-// createAhead applies a Create record while its group is in flight, to save time, and returns how
-// to undo it; nil if it did nothing. The caller holds FS.mu until the group has settled or the
-// create is undone, so nobody sees the tree before.
+// createAhead applies a Create record while its group is in flight, to save time. It returns what
+// undo needs, or nil if it did nothing. The caller holds FS.mu until the group has settled or the
+// create is undone, so no other call sees the tree in between.
 func (t *tree) createAhead(r *oplog.Record) *created {
 	if r.Type != oplog.Create {
 		return nil
@@ -208,7 +208,7 @@ func (t *tree) applyUnlink(r *oplog.Record, free func(run)) error {
 	return nil
 }
 
-// dropLink takes one name from an inode; the last one frees it unless it is open.
+// dropLink removes one name from an inode. An inode without a name is freed unless it is open.
 func (t *tree) dropLink(in *inode, now int64, free func(run)) {
 	in.ctime = now
 	if in.isDir() {

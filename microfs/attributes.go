@@ -20,7 +20,7 @@ func (fs *FS) Stat(dir Ino, path string, follow bool) (Attr, error) {
 	return in.attr(fs.g), nil
 }
 
-// Access checks permission bits (R 4, W 2, X 1), as access(2) does. EACCES, EROFS.
+// Access checks permission bits (R 4, W 2, X 1), as access(2) does. Errors: EACCES, EROFS.
 func (fs *FS) Access(dir Ino, path string, mode uint32, follow bool) error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (fs *FS) access(dir Ino, path string, mode uint32, follow bool) error {
 	return nil
 }
 
-// Truncate sets the size of a file. EISDIR, EACCES, EFBIG, EINVAL.
+// Truncate sets the size of a file. Errors: EISDIR, EACCES, EFBIG, EINVAL.
 func (fs *FS) Truncate(dir Ino, path string, size int64) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -123,8 +123,9 @@ func (fs *FS) truncate(in *inode, size int64) error {
 	return nil
 }
 
-// SetAttr changes attributes of a path. Only the owner may; others get EPERM. Who may write the
-// file may set its times to the present (else EACCES). Only root changes the owner.
+// SetAttr changes attributes of a path. Only the owner of the file may do that; others get EPERM,
+// with one exception: a user with write permission may set the times to the present. Without write
+// permission that fails with EACCES. Only root may change the owner.
 func (fs *FS) SetAttr(dir Ino, path string, follow bool, s SetAttr) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -142,7 +143,7 @@ func (fs *FS) setAttr(in *inode, s SetAttr) error {
 	if fs.opts.ReadOnly {
 		return syscall.EROFS
 	}
-	if c.UID != 0 && c.UID != in.uid && s != (SetAttr{}) { // as chown(-1, -1), which asks for nothing
+	if c.UID != 0 && c.UID != in.uid && s != (SetAttr{}) { // chown(-1, -1) changes nothing, and needs no permission
 		if s.Mode != nil || s.UID != nil || s.GID != nil || !s.TimesNow {
 			return syscall.EPERM
 		}
@@ -191,7 +192,8 @@ func (fs *FS) unprivileged(in *inode) uint32 {
 	return mode & modePerm
 }
 
-// dropPrivileges clears those bits of a file when a user other than root changes it.
+// dropPrivileges clears the bits that unprivileged clears, if a user other than root changes the
+// file.
 func (fs *FS) dropPrivileges(in *inode) error {
 	mode := fs.unprivileged(in)
 	if fs.opts.Cred.UID == 0 || in.mode&modePerm == mode {

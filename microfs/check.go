@@ -45,7 +45,7 @@ const (
 	FoundHeaderCopy     FindingKind = "header-copy"     // one header is damaged
 	FoundClaim          FindingKind = "claim"           // a claim is not intact
 	FoundState          FindingKind = "state"           // the state checkpoint cannot be read
-	FoundStateBlock     FindingKind = "state-block"     // a block of it is damaged, and can be made good
+	FoundStateBlock     FindingKind = "state-block"     // a block of the state checkpoint is damaged, and can be rebuilt
 	FoundLog            FindingKind = "log"             // the log cannot be replayed
 	FoundLogSlot        FindingKind = "log-slot"        // a slot of a log page is damaged
 	FoundInode          FindingKind = "inode"           // an inode is not valid
@@ -57,8 +57,8 @@ const (
 	FoundRange          FindingKind = "range"           // a range of bytes in another partition is not valid
 	FoundShared         FindingKind = "shared"          // two mappings have the same hugeblock
 	FoundPool           FindingKind = "pool"            // used and free do not add up
-	FoundUnlinked       FindingKind = "unlinked"        // was open when its last name was removed
-	FoundBusy           FindingKind = "busy"            // the file system changed all the time, so it could not be checked
+	FoundUnlinked       FindingKind = "unlinked"        // a file was open when its last name was removed
+	FoundBusy           FindingKind = "busy"            // a writer changed the file system all the time, so it could not be checked
 )
 
 // A Finding is one thing that Check noticed.
@@ -94,8 +94,8 @@ func (f *Finding) String() string {
 // CheckOptions are the options of Check.
 type CheckOptions struct {
 	Generation uint64 // of the partition table
-	// Looks is how often Check reads a file system that a writer keeps changing before it gives up.
-	// 0 is 50.
+	// Looks is the number of times that Check reads a file system that a writer keeps changing
+	// before Check gives up. 0 is 50.
 	Looks int
 	// Timeout is how long Check waits for a target that does not answer. 0 is
 	// 60 s.
@@ -106,7 +106,7 @@ type CheckOptions struct {
 type CheckReport struct {
 	// Unformatted: the partition was never formatted; nothing else is set.
 	Unformatted bool `json:"unformatted,omitempty"`
-	// InUse: a process wrote to the file system meanwhile. Findings are those of all readings.
+	// InUse: a process wrote to the file system meanwhile. Findings has only what all readings found.
 	InUse bool `json:"in_use,omitempty"`
 	// Holder is the process that mounted the file system for writing and has not unmounted it. This
 	// process is running or was killed.
@@ -145,14 +145,14 @@ const (
 	// maxFindings limits the memory for findings of hostile media.
 	maxFindings = 1000
 	checkLooks  = 50
-	// checkSame is how often Check has to find the same damage before it reports it: while a writer
-	// works, each reading finds something else.
+	// checkSame is the number of readings in a row that must find the same damage before Check
+	// reports it: while a writer changes the media, readings find different damage.
 	checkSame  = 3
 	checkPause = 5 * time.Millisecond
 )
 
-// reconnectQueue reconnects q after the error cause. It gives up after timeout, counted over all
-// attempts since the last successful read; until is the deadline.
+// reconnectQueue reconnects q after the error cause. It gives up at the deadline *until. The first
+// attempt after a successful reading sets *until to timeout from now.
 func reconnectQueue(ctx context.Context, q nvmf.Queue, until *time.Time, timeout time.Duration, cause error) error {
 	if until.IsZero() {
 		*until = time.Now().Add(timeout)
@@ -224,13 +224,14 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 	return r, nil
 }
 
-// A ClaimReader reads claims on the file systems of a device, all through one queue. It is for one goroutine.
+// A ClaimReader reads claims on the file systems of a device, all through one queue. Its methods may
+// not be called concurrently.
 type ClaimReader struct {
 	dev nvmf.Device
 	q   nvmf.Queue
 }
 
-// NewClaimReader opens the queue. Close closes it.
+// NewClaimReader opens a queue of the device for a ClaimReader. The caller calls Close at the end.
 func NewClaimReader(ctx context.Context, dev nvmf.Device) (*ClaimReader, error) {
 	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
 	if err != nil {
@@ -254,10 +255,10 @@ func (r *ClaimReader) Last(seg Segment) (*Claim, error) {
 	return claim, err
 }
 
-// Close ends the use of the device.
+// Close closes the queue. The device stays open.
 func (r *ClaimReader) Close() error { return r.q.Close() }
 
-// LastClaim is ClaimReader.Last of one file system.
+// LastClaim returns the claim on one file system, as ClaimReader.Last does.
 func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error) {
 	r, err := NewClaimReader(ctx, dev)
 	if err != nil {
@@ -267,7 +268,7 @@ func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error
 	return r.Last(seg)
 }
 
-// problems returns the findings that are not notes.
+// problems returns the findings that are worse than notes.
 func problems(r *CheckReport) (list []Finding) {
 	for _, f := range r.Findings {
 		if f.Severity > Note {
@@ -277,7 +278,7 @@ func problems(r *CheckReport) (list []Finding) {
 	return list
 }
 
-// busy reduces the findings of the last reading to those of all readings.
+// busy replaces the findings by lasting, those of all readings, and adds a finding of kind FoundBusy.
 func (r *CheckReport) busy(lasting []Finding) {
 	r.InUse, r.Findings, r.More = true, lasting, 0
 	r.add(Finding{
@@ -302,7 +303,8 @@ type checker struct {
 	r   *CheckReport
 }
 
-// look examines the file system once. The error is one of the connection.
+// look reads and examines the file system once. It fails only with an error of the device or of the
+// connection that says nothing about the content of the media.
 func look(q nvmf.Queue, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckReport, error) {
 	c := &checker{
 		FS:  &FS{dev: dev, q: q, opts: Options{Generation: o.Generation, ReadOnly: true}},
@@ -320,7 +322,7 @@ func look(q nvmf.Queue, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckRep
 	return c.r, err
 }
 
-// fatal returns err if it comes from the connection, and says nothing about the media.
+// fatal returns err, except if the device reports damaged data: that is a finding, not a failure.
 func fatal(err error) error {
 	if unreadable(err) {
 		return nil
@@ -438,8 +440,8 @@ func (c *checker) stateHeaders() (ok bool, err error) {
 	return best >= 0, nil
 }
 
-// cutShort explains a finding that need not be damage: a crash leaves it, too, or a late command
-// that was in flight when a connection was lost.
+// cutShort explains a finding that need not be damage. A crash can leave the same, and so can a
+// command that was in flight when a connection was lost and is executed late.
 const cutShort = "a write that was cut short leaves that, too"
 
 func headerAt(slot int) nvmf.Bytes { return headerOffset + nvmf.Bytes(slot)*blockSize }
@@ -566,8 +568,8 @@ func (c *checker) slots(p oplog.PageReport) {
 	}
 }
 
-// unlinked notes files that were removed but are in the log or the state; a mount
-// forgets them.
+// unlinked adds a note about files without a name that are still in the log or the state. A mount
+// frees them.
 func (c *checker) unlinked() {
 	n, mapped := 0, Hugeblock(0)
 	for in := range c.tree.inodes.all() {

@@ -8,7 +8,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// treeCheck has the facts of a tree that are needed to check it. No mount may accept the tree.
+// treeCheck has the facts of a tree that are needed to check the tree. The tree may be so damaged
+// that no mount accepts it.
 type treeCheck struct {
 	*checker
 	t       *tree
@@ -59,7 +60,7 @@ func (t *tree) reachable() map[Ino]entry {
 	return up
 }
 
-// path returns a path of an inode, "" if none leads there.
+// path returns a path of an inode, or "" if no path leads to it.
 func (k *treeCheck) path(ino Ino) string {
 	if ino == RootIno {
 		return "/"
@@ -215,8 +216,8 @@ func (k *treeCheck) extents(in *inode) {
 	}
 }
 
-// space checks that no hugeblock belongs to two files, and that all hugeblocks that are not mapped
-// are free for a mount.
+// space checks that no hugeblock belongs to two files, and that a mount finds all unmapped hugeblocks
+// free.
 func (k *treeCheck) space(inos []Ino) {
 	type owned struct {
 		run

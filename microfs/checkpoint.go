@@ -26,13 +26,13 @@ type checkpointer struct {
 	switching bool
 	group     []byte // blocks of a chunk, or a header
 	spare     []byte // memory for the next state
-	// lost is the time of the last lost connection that had a chunk for a state area, or a header,
-	// in flight. The same bytes may be written again at once. Other bytes may be written when the
-	// chunk can no longer be executed.
+	// lost has, for each state area, the time of the last lost connection with a chunk for that area,
+	// or its header, in flight. The same bytes may be written again at once. Other bytes may be
+	// written only when the target can no longer execute the lost command.
 	lost [2]time.Time
 
-	// waiting says that the background goroutine has a timer, and looks again when the file system
-	// is quiet. Only work that cannot wait has to wake it.
+	// waiting says that the background goroutine has set a timer for the time when the file system
+	// may be quiet. Only work that cannot wait that long has to wake the goroutine.
 	waiting bool
 
 	wake chan struct{} // capacity 1: there may be something to do
@@ -43,9 +43,10 @@ type checkpointer struct {
 	gone sync.WaitGroup
 }
 
-// quietTime is how long nothing may have changed before a state checkpoint starts, so that it falls
-// into a phase in which the application computes. While no file is open, quiet is waited for until
-// a quarter of the log is left. While a file is open, it is waited for until the log is full.
+// quietTime is the time without changes after which a state checkpoint starts: probably the
+// application computes then. If no file is open, a state checkpoint starts after quietTime when less
+// than half of the log is free, and at once when less than a quarter is free. If a file is open, it
+// starts after quietTime when less than a quarter is free, and at once only when the log is full.
 const quietTime = 100 * time.Millisecond
 
 func (c *checkpointer) start(fs *FS) {
@@ -66,8 +67,8 @@ func (c *checkpointer) stop() {
 	c.gone.Wait()
 }
 
-// wanted says whether to start a state checkpoint: now, or later, when nothing has changed for a
-// while.
+// wanted reports whether to start a state checkpoint at once (start), or after quietTime without
+// changes (later).
 func (c *checkpointer) wanted(fs *FS) (start, later bool) {
 	if fs.broken != nil || fs.opts.ReadOnly || (c.state == nil && c.late() > 0) {
 		return false, false
@@ -79,7 +80,7 @@ func (c *checkpointer) wanted(fs *FS) (start, later bool) {
 	return free < pages/4, free < pages/2
 }
 
-// late returns for how long the area of the next state must not be written yet.
+// late returns the time for which the area of the next state must not be written yet.
 func (c *checkpointer) late() time.Duration {
 	at := c.lost[1-c.header.area]
 	if at.IsZero() {
@@ -137,8 +138,8 @@ func (fs *FS) backgroundStep() bool {
 	return true
 }
 
-// backgroundTurn does the step, or returns how long to wait for quiet. A panic puts the file system
-// out of service; the process goes on.
+// backgroundTurn does one step, or returns how long to wait until the file system may be quiet. A
+// panic puts the file system out of service; the process goes on.
 func (fs *FS) backgroundTurn() (more bool, wait time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -240,8 +241,8 @@ func (c *checkpointer) buffer(n int) []byte {
 	return c.group[:n]
 }
 
-// beginCheckpoint takes the snapshot: the tree as of the tail of the log. Before, it puts the
-// records of the tail into both slots.
+// beginCheckpoint first puts the records of the log's tail into both slots. Then it takes the
+// snapshot: the tree after the tail of the log.
 func (fs *FS) beginCheckpoint() error {
 	if err := fs.syncLog(); err != nil {
 		return err
@@ -309,9 +310,9 @@ func (fs *FS) switchHeader() error {
 	return nil
 }
 
-// writeHeader makes the state durable, then writes the header to one slot and, when it is durable
-// there, to the other. The log's record of what is durable stays as it is: images may have settled
-// since that this flush need not include.
+// writeHeader makes the state durable, then writes the header to one slot and, when the header is
+// durable there, to the other. It does not call Log.Flushed: log images may have settled since the
+// snapshot, and this flush need not include them.
 func (fs *FS) writeHeader(h *stateHeader) error {
 	id := fs.dev.Identity()
 	if !mutant.On(mutant.NoHeaderFlush) {

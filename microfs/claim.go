@@ -13,9 +13,9 @@ import (
 )
 
 // A claim is the record of ownership of a partition: it names the process that writes the
-// partition. Mount writes a claim before it reads the log for writing. Unmount writes it again, as
-// released. A claim lies in two slots of 4 KiB and is written like the state header: sequence n
-// first to slot n mod 2, then to the other. Zeros mean that the partition was never claimed.
+// partition. A mount for writing writes a claim before it reads the log. Unmount writes the claim
+// again, as released. A claim has two slots of 4 KiB and is written like the state header: sequence
+// n first to slot n mod 2, then to the other. Zeros mean that the partition was never claimed.
 //
 // A process that mounts the partition learns from the claim whether another process may still be
 // writing. A process that has lost its connection learns from it whether the partition is still its
@@ -111,7 +111,7 @@ func (c *Claim) encode(b []byte, fs uuid.UUID) {
 	le.PutUint64(b[sbCRC:], checksum(b[:sbCRC]))
 }
 
-// decodeClaim returns nil for a slot that was never written.
+// decodeClaim decodes a slot. It returns nil for a slot that was never written.
 func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
 	if isZero(b) {
 		return nil, nil
@@ -138,8 +138,8 @@ func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
 	}, nil
 }
 
-// readClaim returns the newest intact claim, nil if there is none. damaged says that there is none
-// because a slot is damaged.
+// readClaim returns the newest intact claim, or nil if there is none. damaged reports that there is
+// no intact claim and at least one slot is damaged.
 func (fs *FS) readClaim() (newest *Claim, damaged bool, err error) {
 	buf := make([]byte, blockSize)
 	for slot := range 2 {

@@ -40,8 +40,8 @@ func (fs *FS) begin(need int) error {
 	}
 }
 
-// freeLog makes space in a full log. A state checkpoint that was already in
-// progress may free too little; a second one frees all that can be.
+// freeLog frees pages of a full log with a state checkpoint. A state checkpoint that was
+// already in progress may free too few pages; a second one then frees as many as possible.
 func (fs *FS) freeLog() error {
 	for range 2 {
 		if wait := fs.ckpt.late(); fs.ckpt.state == nil && wait > 0 {
@@ -105,9 +105,9 @@ func (fs *FS) committed(recs ...*oplog.Record) error {
 	return nil
 }
 
-// supersede is called when a group has failed that may be on the media as a whole. A later mount
-// must not replay an operation that has failed for the application. If the device refuses the
-// superseding image as well, supersede is repeated now and then.
+// supersede is called when a failed group may be on the media as a whole. It overwrites the group,
+// because a later mount must not replay an operation that has failed for the application. If the
+// device refuses the superseding image as well, later operations try again.
 func (fs *FS) supersede() {
 	if fs.broken != nil || fs.log.Open() || mutant.On(mutant.NoSupersede) {
 		return
@@ -146,8 +146,8 @@ func (fs *FS) trySupersede() error {
 // freed collects the hugeblocks that an operation frees.
 func (fs *FS) freed(r run) { fs.freeing = append(fs.freeing, r) }
 
-// release moves freed hugeblocks towards the pool: at once if settled means durable, else after the
-// next flush.
+// release returns freed hugeblocks to the pool if the records that freed them are durable. Otherwise
+// it adds them to pendingFree until the next flush.
 func (fs *FS) release() {
 	if len(fs.freeing) == 0 {
 		return

@@ -44,13 +44,13 @@ const (
 	// arrives meanwhile waits for a fraction of its own duration.
 	deallocateBatch = 8 * nvmf.MiB
 	deallocateRuns  = 32
-	// restTime is how long nothing may have changed before all used hugeblocks are deallocated: the
-	// application does something else then.
+	// restTime is the time without changes after which all used hugeblocks are deallocated: the
+	// application makes no writes then.
 	restTime = 2 * time.Second
 	// busyPause is the pause between batches while the application writes.
 	busyPause = 100 * time.Millisecond
-	// demandTime is the time for which a busy application has used hugeblocks in reserve, since it
-	// will allocate them again.
+	// demandTime says how many used hugeblocks a busy application keeps: as many as it allocates in
+	// that time.
 	demandTime = 8 * time.Second
 	// lastDeallocation bounds the time that Unmount spends on deallocation.
 	lastDeallocation = 250 * time.Millisecond
@@ -98,8 +98,9 @@ func (fs *FS) routineDeallocate() {
 	}
 }
 
-// deallocateTurn deallocates a batch if it is due, and returns when to look again; 0 if there is
-// nothing left to do. A panic puts the file system out of service; the process goes on.
+// deallocateTurn deallocates a batch if one is due. It returns how long to wait until the next call,
+// or 0 if there is nothing left to do. A panic puts the file system out of service; the process
+// goes on.
 func (fs *FS) deallocateTurn() (wait time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"nvmecr/oplog"
 )
 
-// extent maps consecutive hugeblocks of a file to consecutive hugeblocks of the media. Either all
-// hugeblocks but the last are covered to their end. Or nothing is covered: then the hugeblocks are
-// reserved for future writes.
+// extent maps consecutive hugeblocks of a file to consecutive hugeblocks of the media. Covered bytes
+// are bytes that were written. Either all hugeblocks except the last one are covered to their end, or
+// nothing is covered: then the hugeblocks are reserved for future writes.
 type extent struct {
 	file, phys Hugeblock
 	count      Hugeblock

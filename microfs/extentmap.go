@@ -127,7 +127,7 @@ func (m *extentMap) len() (n int) {
 	return n
 }
 
-// cutSums forgets the checksums from that unit on.
+// cutSums removes the checksums from unit on.
 func (m *extentMap) cutSums(unit uint64) {
 	if m != nil {
 		m.sums.cut(unit)

@@ -72,8 +72,8 @@ func (f *File) end(write bool) {
 }
 
 // ReadAt reads into bufs in turn. It may see a part of a write of more than 8 MiB that is in
-// progress. EBADF, EISDIR, EINVAL, EIO; *RemoteRangeError if some of the bytes are in other
-// partitions.
+// progress. Errors: EBADF, EISDIR, EINVAL, EIO, and *RemoteRangeError if some of the bytes are in
+// other partitions.
 func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.use(); err != nil {
 		return 0, err
@@ -97,9 +97,9 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 }
 
 // WriteAt writes bufs in turn. A write of more than 8 MiB takes several operations, between which
-// other calls may run, except other writes to the file. A short count comes with the error that
-// ended the write. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also the
-// error of an earlier write.
+// other calls may run, except other writes to the file. If WriteAt returns a short count it also
+// returns the error that ended the write. Errors: EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS, and with
+// Options.WriteBehind the error of an earlier write.
 func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.change((*FS).enterBehind); err != nil {
 		return 0, err
@@ -111,8 +111,8 @@ func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
 	return f.write(bufs, off)
 }
 
-// Append writes at the end of the file, atomically with regard to other appends; end is the new
-// end. Errors like WriteAt.
+// Append writes at the end of the file, atomically with regard to other appends. end is the new end
+// of the file. The errors are those of WriteAt.
 func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
 	return f.AppendBelow(bufs, math.MaxInt64)
 }
@@ -138,8 +138,8 @@ func (f *File) AppendBelow(bufs [][]byte, limit int64) (n int, end int64, err er
 // ErrFileTooLarge: a write begins at or past the largest size that the caller allows.
 var ErrFileTooLarge = fmt.Errorf("the file would become larger than the limit of the process (ulimit -f): %w", syscall.EFBIG)
 
-// Below returns the part of bufs, which are to be written at off, before offset limit.
-// ErrFileTooLarge if bufs has bytes and all of them lie behind limit.
+// Below returns the part of bufs that lies before offset limit, for a write of bufs at off. It fails
+// with ErrFileTooLarge if bufs has bytes and all of them lie behind limit.
 func Below(bufs [][]byte, off, limit int64) ([][]byte, error) {
 	fits := max(0, limit-off)
 	for i, b := range bufs {
@@ -156,7 +156,7 @@ func Below(bufs [][]byte, off, limit int64) ([][]byte, error) {
 	return bufs, nil
 }
 
-// Truncate sets the size. EBADF or EINVAL if not open for writing, EFBIG.
+// Truncate sets the size. Errors: EINVAL, also if the file is not open for writing, EBADF, EFBIG.
 func (f *File) Truncate(size int64) error {
 	if err := f.change((*FS).enter); err != nil {
 		return err
@@ -201,7 +201,7 @@ func (f *File) Size() (int64, error) {
 	return f.in.size, nil
 }
 
-// SetAttr changes attributes. EPERM, EROFS.
+// SetAttr changes attributes. Errors: EPERM, EACCES, EROFS.
 func (f *File) SetAttr(s SetAttr) error {
 	if err := f.use(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (f *File) SetAttr(s SetAttr) error {
 }
 
 // ReadDir returns up to n names that follow the name `after` in order ("" is the start; n <= 0 is
-// all), without "." and "..". ENOTDIR.
+// all), without "." and "..". Errors: ENOTDIR.
 func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
 	if err := f.use(); err != nil {
 		return nil, err
@@ -233,12 +233,12 @@ func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
 	return list, nil
 }
 
-// SeekData returns the first offset >= off that has data, as SEEK_DATA of lseek(2). ENXIO behind
-// the last data.
+// SeekData returns the first offset >= off that has data, as SEEK_DATA of lseek(2). It fails with
+// ENXIO behind the last data.
 func (f *File) SeekData(off int64) (int64, error) { return f.seek(off, true) }
 
-// SeekHole returns the first offset >= off that lies in a hole. The end of the file is one. ENXIO
-// at or behind the end.
+// SeekHole returns the first offset >= off that lies in a hole, as SEEK_HOLE of lseek(2). The end of
+// the file counts as a hole. SeekHole fails with ENXIO at or behind the end.
 func (f *File) SeekHole(off int64) (int64, error) { return f.seek(off, false) }
 
 func (f *File) seek(off int64, data bool) (int64, error) {
@@ -270,8 +270,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// CloseUnsynced is Close without a flush. owing says that Close would have flushed: the caller has
-// to call Flush before it reports that the file is closed.
+// CloseUnsynced is Close without a flush. owing says that Close would have flushed. Then the caller
+// has to call FS.Flush before it reports to the application that the file is closed.
 func (f *File) CloseUnsynced() (owing bool, err error) { return f.close(true, false) }
 
 // CloseIncomplete closes the file for a writer that has died: it does not set Attr.Closed.

@@ -7,8 +7,8 @@ import (
 	"nvmecr/oplog"
 )
 
-// Format makes an empty file system on seg. It reads nothing; any earlier content is lost.
-// ErrBadFormat, ErrTooSmall, or the error of the device.
+// Format makes an empty file system on seg. It reads nothing; any earlier content is lost. It fails
+// with ErrBadFormat, ErrTooSmall, or the error of the device.
 func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOptions) error {
 	id := dev.Identity()
 	g, err := newGeometry(id, seg, &opts)

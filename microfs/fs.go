@@ -52,8 +52,8 @@ type Options struct {
 	// Keep lists files that stay although their last name was removed: another process has had them
 	// open, and OpenIno is about to open them. Mount frees all other files without a name.
 	Keep []Ino
-	// Reserve ensures that no other run can write to the namespace (nvmf.Reserver). The caller of
-	// Mount has called it once. FS calls it after each reconnection, and when the device reports a
+	// Reserve ensures that no other run can write to the namespace (nvmf.Reserver). The caller calls
+	// it once before Mount. FS calls it after each reconnection, and when the device reports a
 	// reservation conflict. nil: the namespace has no reservation.
 	Reserve func(context.Context) error
 	// Logf receives messages about damage and background work. May be nil.
@@ -132,7 +132,7 @@ func (fs *FS) enter() error {
 	return nil
 }
 
-// enterBehind takes the lock for an operation that calls writeBehind itself if it has to.
+// enterBehind takes the lock for an operation that calls writeBehind itself if necessary.
 func (fs *FS) enterBehind() error {
 	fs.mu.Lock()
 	err := fs.ready()
@@ -233,7 +233,7 @@ func now() int64 { return time.Now().UnixNano() }
 // The device stays open.
 func (fs *FS) Unmount() error { return fs.unmount(true) }
 
-// unmount is Unmount. Without release the partition still counts as that of a killed process.
+// unmount is Unmount. Without release the claim stays unreleased, as that of a killed process.
 func (fs *FS) unmount(release bool) error {
 	fs.ckpt.stop()
 	fs.mu.Lock()

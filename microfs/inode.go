@@ -29,7 +29,7 @@ type inode struct {
 	ctime    int64
 	btime    int64
 	cut      uint32    // see Attr.Cut
-	mapped   Hugeblock // sum of the counts of
+	mapped   Hugeblock // number of mapped hugeblocks: the sum of extent.count over extents
 	extents  *extentMap
 	ranges   *rangeMap // bytes in other partitions
 	special  *special
@@ -38,7 +38,7 @@ type inode struct {
 	// Not on the media.
 	written bool   // changed since the last Close record
 	changed bool   // the content has changed since the inode was created or loaded
-	found   uint32 // names in a state checkpoint
+	found   uint32 // number of its names that a state checkpoint has
 	open    *openInode
 }
 
@@ -49,8 +49,8 @@ type special struct {
 	entries int    // of a directory
 
 	// Not on the media.
-	name  string // of a directory, in the one above
-	found uint32 // entries in a state checkpoint
+	name  string // of a directory, in its parent
+	found uint32 // number of its entries that a state checkpoint has
 }
 
 // openInode has the fields of an open inode. It is not on the media.
@@ -103,7 +103,7 @@ func (in *inode) writers() int32 {
 	return in.open.writers
 }
 
-// opened and done begin and end the life of an open file.
+// opened and done count the open files of the inode.
 func (in *inode) opened(writable bool) {
 	if in.open == nil {
 		in.open = &openInode{}
@@ -163,8 +163,8 @@ func newTree(g *geometry) *tree {
 	return t
 }
 
-// taken reports whether an inode of that number exists. Mostly the number is new, and needs no
-// search.
+// taken reports whether an inode with the number ino exists. Numbers of new inodes are higher than all
+// others, and need no search.
 func (t *tree) taken(ino Ino) bool { return ino < t.nextIno && t.inodes.get(ino) != nil }
 
 func (t *tree) addInode(in *inode) {

@@ -82,7 +82,7 @@ func newGeometry(id *nvmf.Identity, seg Segment, o *FormatOptions) (*geometry, e
 	return g, g.divide()
 }
 
-// CheckFormat returns the error with which Format would refuse the segment: ErrTooSmall,
+// CheckFormat returns the error with which Format would refuse the segment: ErrTooSmall or
 // ErrBadFormat.
 func CheckFormat(id *nvmf.Identity, seg Segment, o FormatOptions) error {
 	_, err := newGeometry(id, seg, &o)

@@ -16,9 +16,9 @@ import (
 // Mount recovers the file system on seg and, unless opts.ReadOnly, seals its log. After that the
 // media shows no trace of earlier crashes.
 //
-// ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration,
-// oplog.ErrDamaged, oplog.ErrRecord, or the error of the device. A read-only mount of
-// a file system that another process writes to may fail; see MovedOn.
+// Mount fails with ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration, oplog.ErrDamaged,
+// oplog.ErrRecord, oplog.ErrFormat, or the error of the device or of Options.Claimed. A read-only mount
+// of a file system that another process writes to may fail; see MovedOn.
 func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = defaultTimeout
@@ -314,7 +314,7 @@ func (fs *FS) landed(r *oplog.Record, first, count int) (bool, error) {
 		b := buf[:(stop - start).AlignUp(g.lba)]
 		err := fs.readBlocks(g.lbaOf(g.dataOffset(Hugeblock(r.Phys))+start), b)
 		if unreadable(err) {
-			return false, nil // a write that was cut short may leave it so
+			return false, nil // a write that a crash cut short may leave a block that cannot be read
 		}
 		if err != nil {
 			return false, err
@@ -353,7 +353,7 @@ func (t *tree) dropNameless(keep ...Ino) {
 	}
 }
 
-// fillPool makes the pool the complement of what is mapped.
+// fillPool puts all hugeblocks that no file maps into the pool.
 func (fs *FS) fillPool() error {
 	var used []uint64 // start and count of runs in one number, which is sorted quickly
 	for in := range fs.tree.inodes.all() {
@@ -406,7 +406,7 @@ func (g *geometry) avoided() nvmf.Bytes {
 	return min(256*nvmf.MiB, max(2*maxBatch, g.formatted/8))
 }
 
-// takeOver seals the log and repairs copies, before anything else is written.
+// takeOver seals the log, and then repairs damaged copies. Nothing else is written before.
 func (fs *FS) takeOver() error {
 	if mutant.On(mutant.NoSeal) {
 		return nil
@@ -453,7 +453,7 @@ func (fs *FS) seal() error {
 	}
 }
 
-// restore writes the bytes that should be there.
+// restore writes data at an offset of the segment, and repeats the write after a lost connection.
 func (fs *FS) restore(at nvmf.Bytes, data []byte) error {
 	for {
 		err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), data, true)

@@ -14,8 +14,8 @@ import (
 // operations may fail with an error of resolving the path: ENOENT, ENOTDIR, EACCES, ELOOP,
 // ENAMETOOLONG, or an *EscapeError. Changes may also fail with EROFS, ENOSPC, EIO.
 
-// Open opens a file or directory, with the flags of open(2). The umask has been applied to mode.
-// EEXIST, EISDIR, EACCES, ELOOP, EINVAL.
+// Open opens a file or directory, with the flags of open(2). The caller has applied the umask to mode.
+// Errors: EEXIST, EISDIR, EACCES, ELOOP, EINVAL, EPERM.
 func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) {
 	if err := fs.enter(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) 
 
 // OpenIno opens a file or directory by its inode number, for a process that continues with the open
 // files of another one. It does not check names and permissions again, and uses the flags that Open
-// keeps. ESTALE if the file does not exist any more, EROFS.
+// keeps. It fails with ESTALE if the file does not exist any more. Other errors: EISDIR, EROFS.
 func (fs *FS) OpenIno(ino Ino, flags int) (*File, error) {
 	if err := fs.enter(); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (fs *FS) mayOpen(p *place, flags int) error {
 	switch flags & unix.O_ACCMODE {
 	case unix.O_WRONLY:
 		want = permW
-	case unix.O_RDWR, unix.O_ACCMODE: // 3 is Linux's own: it checks for both, and allows neither
+	case unix.O_RDWR, unix.O_ACCMODE: // Linux's access mode 3 needs both permissions, and allows no access
 		want = permR | permW
 	}
 	if flags&unix.O_TRUNC != 0 {
@@ -148,7 +148,7 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 		if mode&modeType == modeDir {
 			mode |= syscall.S_ISGID
 		} else if mode&0o010 != 0 && c.UID != 0 && !c.inGroup(gid) {
-			mode &^= syscall.S_ISGID // or a user outside the group could make a program that is
+			mode &^= syscall.S_ISGID // else a user could make a program that runs as a group he is not in
 		}
 	}
 	fs.rec = oplog.Record{
@@ -163,7 +163,7 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 	return nil
 }
 
-// missing resolves a path of a new name. EEXIST.
+// missing resolves a path of a new name. It fails with EEXIST if the name exists.
 func (fs *FS) missing(dir Ino, path string) (place, error) {
 	p, err := fs.resolveEntry(dir, path)
 	if err == nil && p.in != nil {
@@ -172,7 +172,7 @@ func (fs *FS) missing(dir Ino, path string) (place, error) {
 	return p, err
 }
 
-// Mkdir makes a directory; the umask has been applied to mode. EEXIST.
+// Mkdir makes a directory. The caller has applied the umask to mode. Errors: EEXIST.
 func (fs *FS) Mkdir(dir Ino, path string, mode uint32) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (fs *FS) Mkdir(dir Ino, path string, mode uint32) error {
 	return fs.create(&p, modeDir|mode&(0o777|syscall.S_ISVTX), "")
 }
 
-// Symlink makes a symbolic link. EEXIST; ENAMETOOLONG for targets of more than 3500 bytes.
+// Symlink makes a symbolic link. Errors: EEXIST, and ENAMETOOLONG for targets of more than 3500 bytes.
 func (fs *FS) Symlink(target string, dir Ino, path string) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -207,7 +207,7 @@ func (fs *FS) Symlink(target string, dir Ino, path string) error {
 	return fs.create(&p, modeSymlink|0o777, target)
 }
 
-// Readlink returns the target of a symbolic link. EINVAL for anything else.
+// Readlink returns the target of a symbolic link. It fails with EINVAL for other files.
 func (fs *FS) Readlink(dir Ino, path string) (string, error) {
 	if err := fs.enter(); err != nil {
 		return "", err
@@ -226,7 +226,7 @@ func (fs *FS) Readlink(dir Ino, path string) (string, error) {
 	return in.target(), nil
 }
 
-// Link adds a name to a file. EEXIST, EPERM for directories, EMLINK.
+// Link adds a name to a file. Errors: EEXIST, EMLINK, and EPERM for directories.
 func (fs *FS) Link(odir Ino, opath string, ndir Ino, npath string, follow bool) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -257,7 +257,7 @@ func (fs *FS) Link(odir Ino, opath string, ndir Ino, npath string, follow bool) 
 	return fs.record()
 }
 
-// Unlink removes a name of a file. EISDIR, EPERM.
+// Unlink removes a name of a file. Errors: EISDIR, EPERM.
 func (fs *FS) Unlink(dir Ino, path string) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -281,8 +281,7 @@ func (fs *FS) Unlink(dir Ino, path string) error {
 	return fs.unlink(&p)
 }
 
-// Rmdir removes an empty directory. ENOTEMPTY, ENOTDIR, EINVAL for ".", EBUSY
-// for the root.
+// Rmdir removes an empty directory. Errors: ENOTEMPTY, ENOTDIR, EINVAL for ".", EBUSY for the root.
 func (fs *FS) Rmdir(dir Ino, path string) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -319,7 +318,7 @@ func (fs *FS) unlink(p *place) error {
 }
 
 // Rename moves a name, with the flags of renameat2(2): RENAME_NOREPLACE,
-// RENAME_EXCHANGE. EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL, EBUSY.
+// RENAME_EXCHANGE. Errors: EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL, EBUSY.
 func (fs *FS) Rename(odir Ino, opath string, ndir Ino, npath string, flags uint) error {
 	if err := fs.enterWrite(); err != nil {
 		return err

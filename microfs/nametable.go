@@ -52,7 +52,7 @@ type nameChunk struct {
 // nameKey is the sort key of a name.
 type nameKey struct {
 	dir  Ino
-	head uint64 // the first bytes of the name, as a number: they tell most names apart
+	head uint64 // the first 8 bytes of the name, as a number, which is enough to compare most names
 	name string
 }
 

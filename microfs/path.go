@@ -20,7 +20,7 @@ func goodName(name string) bool {
 		strings.IndexByte(name, '/') < 0 && strings.IndexByte(name, 0) < 0
 }
 
-// walk resolves paths. One per operation, on the stack.
+// walk resolves the path of one operation. It lives on the stack.
 type walk struct {
 	fs    *FS
 	links int
@@ -131,7 +131,7 @@ func (w *walk) step(p *place, name string) error {
 	if len(name) > maxName {
 		return syscall.ENAMETOOLONG
 	}
-	if strings.IndexByte(name, 0) >= 0 { // in a symbolic link that was not made here
+	if strings.IndexByte(name, 0) >= 0 { // paths of C programs have no NUL, but a symbolic link on forged media may
 		return syscall.EINVAL
 	}
 	p.dir, p.name = d, name

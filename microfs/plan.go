@@ -19,9 +19,9 @@ type planner struct {
 	b     builder
 	need  int        // bytes of log
 	open  bool       // the last piece ends at a hugeblock boundary and may be continued
-	olds  int        // hugeblocks read for overwrites
-	left  nvmf.Bytes // of the operation, for the groups after this one
-	drops bool       // the write takes bytes from ranges: scratch.drop
+	olds  int        // number of hugeblocks read for partial overwrites
+	left  nvmf.Bytes // bytes of the operation that later groups write
+	drops bool       // the write overwrites ranges, which scratch.drop removes
 }
 
 func (fs *FS) clock() time.Time { return time.Now() }
@@ -54,7 +54,7 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 			return pos, err
 		}
 		if err != nil || !done {
-			break // the planned part is written first
+			break // the part planned so far is written; the next group continues
 		}
 		pos += e - s
 	}
@@ -272,8 +272,8 @@ func (p *planner) freeze(each func(Hugeblock)) {
 	}
 }
 
-// retire takes every hugeblock of the plan out of use for a while: late commands may still be
-// executed there.
+// retire takes every hugeblock of the plan out of use for oplog.Quarantine, because the target may
+// still execute commands that write there.
 func (p *planner) retire() {
 	if mutant.On(mutant.NoRetire) {
 		p.refused(nil)

@@ -78,7 +78,7 @@ func (p *pool) putLast(r run) {
 	p.fresh.give(r)
 }
 
-// untake returns the run of the last take.
+// untake puts back the run that the last take returned, so that it is taken next.
 func (p *pool) untake(r run) {
 	p.free += r.count
 	if p.open.count > 0 && r.start+r.count == p.open.start {
@@ -117,7 +117,7 @@ func (p *pool) rotate(limit Hugeblock) {
 	p.used.rotate(limit)
 }
 
-// end removes all runs behind a hugeblock.
+// end removes all hugeblocks from end on.
 func (p *pool) end(end Hugeblock) {
 	p.fresh.end(end)
 	p.used.end(end)
@@ -208,7 +208,7 @@ func (q *ring) rotate(limit Hugeblock) {
 	}
 }
 
-// end removes all runs behind a hugeblock.
+// end removes all hugeblocks from end on.
 func (q *ring) end(end Hugeblock) {
 	var left ring
 	for q.n > 0 {

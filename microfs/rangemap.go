@@ -71,7 +71,7 @@ func (m *rangeMap) next(p rangePos) rangePos {
 	return p
 }
 
-// before returns the position before p; false before the first.
+// before returns the position before p, or false if p is the first position.
 func (m *rangeMap) before(p rangePos) (rangePos, bool) {
 	switch {
 	case p.index > 0:

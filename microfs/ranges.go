@@ -55,14 +55,14 @@ func (e *RemoteRangeError) Error() string {
 // Unwrap returns EIO.
 func (e *RemoteRangeError) Unwrap() error { return syscall.EIO }
 
-// MapRanges says that other partitions have the bytes of ranges, which apply in this order. The
-// file's own data there is freed. Then the file is at least size bytes long, and its modification
-// time is mtime. No range may end behind size. After a crash all ranges are there or none if they
-// fit one log record (oplog.MaxRanges); else the ranges of the first records may be there. If
-// something has changed the attributes later than mtime, they stay.
+// MapRanges records that the bytes of ranges are in other partitions. The ranges apply in their order.
+// The file's own data there is freed. The file is at least size bytes long afterwards, and its
+// modification time is mtime. No range may end behind the new size. If the ranges fit one log record
+// (oplog.MaxRanges), a crash leaves all of them or none; else a crash may leave the ranges of the first
+// records. The change time of the file becomes mtime, too, unless it is later already.
 //
-// EBADF, EINVAL, EFBIG, ErrNoNames (then nothing has changed), EIO; EOPNOTSUPP on a file system that
-// was formatted without ranges.
+// Errors: EBADF, EINVAL, EFBIG, ErrNoNames, EIO, and EOPNOTSUPP on a file system that was formatted
+// without ranges. After ErrNoNames nothing has changed.
 func (f *File) MapRanges(ranges []Range, size int64, mtime time.Time) error {
 	if err := f.change((*FS).enter); err != nil {
 		return err
@@ -127,8 +127,8 @@ func end(ranges []Range) (end int64) {
 	return end
 }
 
-// Ranges appends to dst the spans of the file from off to off+n, or to its end: in order, without
-// gaps, at most limit of them. EBADF, EINVAL.
+// Ranges appends to dst the spans of the file from off to off+n, or to its end. The spans are in order
+// and without gaps. Ranges appends at most limit spans. Errors: EBADF, EINVAL.
 func (f *File) Ranges(off, n int64, limit int, dst []Span) ([]Span, error) {
 	if err := f.use(); err != nil {
 		return dst, err

@@ -54,7 +54,7 @@ func (f *File) dropBuffer() {
 	}
 }
 
-// tick starts the timer that looks for unused buffers.
+// tick starts the timer that runs dropIdle.
 func (p *aheadPool) tick(fs *FS) {
 	switch {
 	case p.ticking:
@@ -66,7 +66,7 @@ func (p *aheadPool) tick(fs *FS) {
 	p.ticking = true
 }
 
-// dropIdle takes the buffers from files that have not read since the timer ran last.
+// dropIdle takes the buffers from open files that have not used them since dropIdle ran last.
 func (fs *FS) dropIdle() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

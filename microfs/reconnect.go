@@ -22,8 +22,8 @@ func lost(err error) bool {
 }
 
 // recoverFrom handles a group that did not settle. It drops the group. After a lost connection it
-// reconnects, after a reservation conflict it reserves, and returns nil: the operation is to be
-// repeated. Other errors are returned as they are.
+// reconnects, after a reservation conflict it reserves the namespace again. Then it returns nil, and
+// the caller repeats the operation. It returns other errors unchanged.
 func (fs *FS) recoverFrom(err error) error {
 	if err == nil {
 		return nil
@@ -111,7 +111,7 @@ func (fs *FS) reconnect(cause error) error {
 	}
 }
 
-// Pauses between attempts while the target is lost again and again.
+// The first and the longest pause between attempts while the connection is lost again and again.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 500 * time.Millisecond

@@ -57,7 +57,7 @@ func (fs *FS) repairSuperblocks() error {
 	for i, at := range fs.g.seg.superblocks() {
 		err := fs.readBlocks(fs.g.lbaOf(at), got)
 		if err != nil || bytes.Equal(got, want) {
-			continue // a copy that cannot be read was written by the mount, or cannot be
+			continue // the mount has tried to rewrite a copy that cannot be read
 		}
 		if err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
 			return err

@@ -9,12 +9,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ErrNotSame: the bytes that were to replace damaged ones are not those that the file had.
+// ErrNotSame: the bytes given to FS.Repair do not match the checksums of the damaged bytes.
 var ErrNotSame = errors.New("these are not the bytes that were written")
 
-// Repair writes data to the hugeblocks of the file on the device, after a [BadRange]. The data
-// comes from another copy. Repair first compares it with the file's checksums, so the file does not
-// change. The range begins with a unit, and ends with a unit or at the end of the written data.
+// Repair replaces damaged bytes of a file, which Verify has reported as a [BadRange], by data from
+// another copy. Repair writes to the same hugeblocks. It first compares data with the checksums of the
+// file, so the content of the file cannot change. The range begins with a unit, and ends with a unit or
+// at the end of the written data.
 func (fs *FS) Repair(ino Ino, off int64, data []byte) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -37,7 +38,7 @@ func (fs *FS) Repair(ino Ino, off int64, data []byte) error {
 	return nil
 }
 
-// repairPart is Repair for one extent, and returns the end of the repaired part.
+// repairPart is Repair for the first extent of the range. It returns the number of repaired bytes.
 func (fs *FS) repairPart(in *inode, pos nvmf.Bytes, data []byte) (nvmf.Bytes, error) {
 	g := fs.g
 	x, start := in.writtenFrom(g, pos)
@@ -55,7 +56,7 @@ func (fs *FS) repairPart(in *inode, pos nvmf.Bytes, data []byte) (nvmf.Bytes, er
 			return 0, fmt.Errorf("bytes %d to %d: %w", pos+done, pos+done+nvmf.Bytes(len(unit))-1, ErrNotSame)
 		}
 	}
-	blocks := make([]byte, n.AlignUp(g.lba)) // behind the written bytes are zeros
+	blocks := make([]byte, n.AlignUp(g.lba)) // the last LBA is filled up with zeros
 	copy(blocks, data[:n])
 	return n, fs.transfer(nvmf.Write, g.lbaOf(g.dataOffset(x.phys)+at), blocks, true)
 }

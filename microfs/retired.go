@@ -22,8 +22,8 @@ func (m *retired) add(h Hugeblock, free bool) {
 	(*m)[h] = retiredBlock{time.Now(), free}
 }
 
-// hold reports whether a hugeblock that is being freed is retired. Then expire returns it to the
-// pool later, and the caller must not.
+// hold reports whether a hugeblock that is being freed is retired. Then expire returns the hugeblock to
+// the pool later, and the caller must not do so.
 func (m retired) hold(h Hugeblock) bool {
 	r, ok := m[h]
 	if !ok {
@@ -38,7 +38,8 @@ func (m retired) hold(h Hugeblock) bool {
 	return true
 }
 
-// expire returns hugeblocks to the pool whose oplog.Quarantine is over.
+// expire ends the retirement of hugeblocks whose oplog.Quarantine is over, and returns the free ones of
+// them to the pool.
 func (m retired) expire(p *pool) {
 	for h, r := range m {
 		if time.Since(r.since) > oplog.Quarantine {

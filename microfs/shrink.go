@@ -25,14 +25,14 @@ func (g *geometry) fit(seg Segment, lba nvmf.Bytes) error {
 	return nil
 }
 
-// Shrink makes the file system as short as the hugeblocks in use, the free space to be left, and
-// least allow. It ends on a multiple of align in the namespace. Shrink returns the new length of
-// the segment; from then on nothing is written past it. When Shrink returns, everything is durable
-// that a mount of the shorter segment needs. The caller then records the length, and only after
-// that gives the space behind it to others.
+// Shrink makes the file system as short as possible: behind the last hugeblock in use it leaves free
+// bytes of free space, and the segment keeps at least the length least. The segment ends on a multiple
+// of align in the namespace. Shrink returns the new length of the segment. From then on nothing is
+// written past the new end, and everything that a mount of the shorter segment needs is durable. The
+// caller records the new length, and only then gives the space behind it to others.
 //
-// ErrInUse, with nothing changed, if the segment would be longer than limit; EBUSY between Vacate
-// and the next call; EROFS; or the error of the device.
+// Shrink fails with ErrInUse, and changes nothing, if the segment would be longer than limit. Other
+// errors: EBUSY between Vacate and the next call, EROFS, and the error of the device.
 func (fs *FS) Shrink(free, least, align, limit nvmf.Bytes) (nvmf.Bytes, error) {
 	fs.mu.Lock()
 	defer fs.leave()

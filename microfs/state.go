@@ -36,7 +36,7 @@ func checksum(b []byte) uint64 { return crc64.Checksum(b) }
 //
 // range, 24 bytes:
 //
-//	0  offset   8  length   16  place (u32)   20  cut (u32)
+//	0  offset   8  length   16  partition (u32)   20  cut (u32)
 //
 // name, 20 bytes, then the name:
 //

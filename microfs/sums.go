@@ -17,7 +17,7 @@ type sumTable struct {
 	pages []sumPage // sorted; no page for a hole of the file
 }
 
-// sumPage is the checksums of units at*maxSums and up, as far as they were written.
+// sumPage has the checksums of units at*maxSums and up, as far as they were written.
 type sumPage struct {
 	at   uint64
 	list []uint64
@@ -26,7 +26,7 @@ type sumPage struct {
 // sumPages has full pages that are not in use.
 var sumPages = sync.Pool{New: func() any { return new([maxSums]uint64) }}
 
-// find returns the index of that page, or the index at which it would be inserted.
+// find returns the index of page at, or the index at which it would be inserted and false.
 func (t *sumTable) find(at uint64) (int, bool) {
 	n := len(t.pages)
 	switch {
@@ -71,8 +71,8 @@ func (t *sumTable) set(unit uint64, sums []uint64) {
 	}
 }
 
-// grow makes space for n checksums. A page behind the first mostly becomes full; many files are
-// smaller than the first page.
+// grow makes space for n checksums. A page behind the first gets memory for all its checksums at once,
+// since it mostly becomes full. The first page grows step by step, since many files are small.
 func (p *sumPage) grow(n int) {
 	switch {
 	case n <= len(p.list):
@@ -88,7 +88,7 @@ func (p *sumPage) grow(n int) {
 	}
 }
 
-// cut forgets the checksums from that unit on.
+// cut removes the checksums from unit on.
 func (t *sumTable) cut(unit uint64) {
 	i, ok := t.find(unit / maxSums)
 	if ok && unit%maxSums > 0 {

@@ -17,7 +17,7 @@ func (fs *FS) Sync() error {
 	return fs.syncAll()
 }
 
-// Flush is Sync, but leaves errors of write-behind to Sync and Close.
+// Flush is Sync, except that it does not return errors of write-behind: Sync and Close return them.
 func (fs *FS) Flush() error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -39,10 +39,9 @@ func (fs *FS) syncAll() error {
 	return unreported
 }
 
-// sync makes everything acknowledged durable, and records on the media that it
-// is durable, so that a recovery reports later damage as damage and never takes
-// it for an operation that a crash cut short. A full log may need a state
-// checkpoint for that.
+// sync makes everything acknowledged durable, and records on the media that it is
+// durable. So a recovery reports later damage as damage, and cannot mistake it for an
+// operation that a crash cut short. In a full log that may need a state checkpoint.
 func (fs *FS) sync() error {
 	if err := fs.unreportedFlush; err != nil {
 		fs.unreportedFlush = nil
@@ -98,9 +97,9 @@ func (fs *FS) syncLog() error {
 	}
 }
 
-// flushAndMark flushes the device. Later damage to flushed data must not pass for an unfinished
-// write. So records without data are in two places before the flush, and after the flush of other
-// records an image says that they are durable.
+// flushAndMark flushes the device. A recovery must not mistake later damage of flushed data for an
+// unfinished write. So records without data are in both slots before the flush, and after the flush
+// of other records an image on the media says that they are durable.
 func (fs *FS) flushAndMark() error {
 	if fs.log.Unflushed() {
 		err := fs.runGroup(fs.log.Mirror())

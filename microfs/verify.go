@@ -84,8 +84,8 @@ type verifier struct {
 	o    *VerifyOptions
 	r    *VerifyReport
 	buf  []byte
-	step nvmf.Bytes // bytes to read next: one unit after damage, then more and more
-	open bool       // the last bad range is of this file, and may grow
+	step nvmf.Bytes // size of the next read: one unit after damage, then twice as much each time
+	open bool       // the last bad range belongs to the present file, and may be extended
 }
 
 // file reads one inode if it is a file.
@@ -103,8 +103,8 @@ func (v *verifier) file(ctx context.Context, ino Ino) error {
 	}
 }
 
-// part reads written bytes of a file from pos on, as far as one read goes. It returns the position
-// to continue from, unless it has reached the end.
+// part verifies the next written bytes of a file from pos on, with one read. It returns the position to
+// continue from. more is false at the end of the file.
 func (v *verifier) part(ino Ino, pos nvmf.Bytes, first bool) (next nvmf.Bytes, more bool, err error) {
 	fs := v.fs
 	if err := fs.enter(); err != nil {
@@ -164,7 +164,7 @@ func (in *inode) writtenFrom(g *geometry, pos nvmf.Bytes) (*extent, nvmf.Bytes) 
 	return nil, 0
 }
 
-// bad adds [start, end) of a file, which begins with a unit, to the bad ranges.
+// bad adds [start, end) of a file to the bad ranges. start is a unit boundary.
 func (v *verifier) bad(in *inode, x *extent, start, end nvmf.Bytes, cause error) {
 	g, r := v.fs.g, v.r
 	if n := len(r.Bad); n > 0 && v.open {

@@ -110,10 +110,10 @@ func (fs *FS) writePart(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	return next, err
 }
 
-// writeOperation writes [pos, end) atomically, and returns the end of the written part. If it ends
-// early, the file has the bytes up to there. In a full file system an overwrite of more hugeblocks
-// than geometry.spare is written in parts, each of which takes the hugeblocks that the part before
-// has freed.
+// writeOperation writes [pos, end) atomically, and returns the end of the written part. If it fails
+// early, the file has the bytes up to that end. In a full file system an overwrite of more hugeblocks
+// than geometry.spare is written in parts, each of which is atomic and takes the hugeblocks that the
+// part before has freed.
 func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	for begin := pos; pos < end; {
 		next, err := fs.writeGroup(in, cur, pos, end)
@@ -134,7 +134,7 @@ func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.
 	return end, nil
 }
 
-// finish ends an operation that stopped early: the groups that have settled count.
+// finish ends an operation that stopped early. The groups that have settled become the whole operation.
 func (fs *FS) finish() error {
 	if err := fs.finishInPage(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (fs *FS) finish() error {
 	return nil
 }
 
-// finishInPage is finish if that needs no new log page; else it does nothing.
+// finishInPage is finish if no new log page is needed for it. Otherwise it does nothing.
 func (fs *FS) finishInPage() error {
 	for {
 		cmds := fs.log.Finish()
@@ -303,8 +303,8 @@ func (p *planner) send() int {
 	return submitted
 }
 
-// command adds the data of a command, without the first skip bytes and without what follows the
-// next left bytes. It returns the rest of both.
+// command adds the data of a command: it skips the first skip bytes, and adds at most left bytes after
+// them. It returns skip and left for the next command.
 func (s *summer) command(c *nvmf.Command, skip, left nvmf.Bytes) (nvmf.Bytes, nvmf.Bytes) {
 	for _, b := range c.Data {
 		n := nvmf.Bytes(len(b))

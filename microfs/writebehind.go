@@ -57,7 +57,7 @@ func (f *File) write(bufs [][]byte, off int64) (int, error) {
 	n, err := f.bufferWrite(bufs, off)
 	if f.sync && n > 0 && f.fs.log.Unflushed() {
 		if serr := f.fs.sync(); serr != nil {
-			return 0, serr // a count would hide the error
+			return 0, serr // with a count above 0 the caller would ignore the error
 		}
 	}
 	return n, err
@@ -148,7 +148,7 @@ func (l *losses) add(ino Ino, err error) {
 // complete (Attr.Closed).
 func (l losses) of(ino Ino) error { return l[ino].last }
 
-// clear notes that the file has been truncated to 0, so it lacks nothing any more.
+// clear records that the file has been truncated to 0, so that no bytes are missing any more.
 func (l losses) clear(ino Ino) {
 	if x, ok := l[ino]; ok {
 		l[ino] = loss{count: x.count}
