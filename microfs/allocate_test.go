@@ -55,7 +55,7 @@ func TestAllocate(t *testing.T) {
 			}
 			_, err = f.WriteAt([][]byte{data[:hb/3]}, 0)
 			require.NoError(t, err)
-			_, err = f.WriteAt([][]byte{data}, 0) // all of it anew
+			_, err = f.WriteAt([][]byte{data}, 0) // overwrites all of it
 			require.NoError(t, err)
 			_, err = f.ReadAt([][]byte{got}, 0)
 			require.NoError(t, err)
@@ -105,6 +105,8 @@ func TestPunch(t *testing.T) {
 	}
 }
 
+// TestRangeErrors checks the errors of Allocate, Punch and ZeroRange for invalid ranges, and on a file
+// system that was formatted without the feature.
 func TestRangeErrors(t *testing.T) {
 	fs, _ := small(t, variants[0])
 	f := openNew(t, fs, "/f")

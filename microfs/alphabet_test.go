@@ -123,7 +123,7 @@ func (m *model) remove(path string) (op, bool) {
 
 var syncOp = op{name: "fsync", fs: (*FS).Sync, model: func(*model) {}, durable: true}
 
-// stepOp does one step of a state checkpoint.
+// stepOp makes one step of a state checkpoint.
 var stepOp = op{
 	name: "step",
 	fs: func(fs *FS) error {

@@ -21,6 +21,7 @@ func testHolder(pid uint32) Holder {
 	}
 }
 
+// TestGoldenClaim pins the bytes of a claim, and checks which other bytes decodeClaim accepts.
 func TestGoldenClaim(t *testing.T) {
 	g := goldenGeometry(t)
 	c := &Claim{Holder: testHolder(4711), Sequence: 5, Released: true, Since: time.Unix(0, 1_700_000_000_000_000_001)}

@@ -117,7 +117,7 @@ func (v coverage) classify(c *crasher, owner []blockUse, h *crash.History) (seen
 func (v coverage) classifyImage(c *crasher, e blocktest.Event, saw func(string)) {
 	im := parseImage(e.Data)
 	if im == nil {
-		return // blanks
+		return // zeros, which blank a page
 	}
 	saw("a log image in flight")
 	if im.page > minLogPages {

@@ -176,7 +176,7 @@ func TestDeallocateLost(t *testing.T) {
 			n := c.dev.Count(nvmf.Deallocate)
 			rest(t, fs)
 			require.Equal(t, n, c.dev.Count(nvmf.Deallocate), "nobody has reconnected")
-			var want []byte // all the space there is
+			var want []byte // fills all free space
 			g := openNew(t, fs, "g")
 			for {
 				piece := pattern(512<<10, 2)
@@ -363,7 +363,7 @@ func TestRetiredByDeallocation(t *testing.T) {
 		r.since = r.since.Add(-oplog.Quarantine)
 		fs.retired[h] = r
 	}
-	require.NoError(t, fs.Mkdir(RootIno, "d", 0o700)) // it reconnects
+	require.NoError(t, fs.Mkdir(RootIno, "d", 0o700)) // this call reconnects
 	fs.dealloc.lost = time.Time{}
 	rest(t, fs)
 	require.Equal(t, free, fs.StatFS().Free)

@@ -11,19 +11,19 @@
 //     device with a volatile write cache it survives a loss of power after Sync or the
 //     last Close. (The close of a file that was never written is logged with the next
 //     change, or by Sync.)
-//   - After a crash the state is that after some prefix of the operations, which holds
-//     every acknowledged one. With Options.WriteBehind the last writes to one file may
-//     be missing, as long as no other call followed them.
+//   - After a crash the state is the one after some prefix of the operations, and the
+//     prefix has every acknowledged operation. With Options.WriteBehind the last writes
+//     to one file may be missing, as long as no other call followed them.
 //   - A read returns the bytes that were written there, or EIO.
 //   - For a file with bytes in other partitions (FormatOptions.Ranges) the package stores
-//     where these bytes are, and reads none of them.
+//     in which partitions these bytes are. It does not read them.
 //
 // # Use
 //
-// Format once, then Mount: one mount for writing at a time, and any number of
-// read-only mounts beside it. The package does not choose the writer; its caller does
-// (Options.Claimed). All methods of FS and File are safe for concurrent use; one runs
-// at a time.
+// The caller formats a partition once, then mounts it: one mount for writing at a time,
+// and any number of read-only mounts at the same time. The package does not choose the
+// writer; the caller does (Options.Claimed). All methods of FS and File are safe for
+// concurrent use; one runs at a time.
 //
 // # Locks
 //

@@ -144,7 +144,7 @@ type exhaustive struct {
 	name    string
 	configs []crashConfig
 	letters []letter
-	depth   int     // at most so many operations of a workload
+	depth   int     // largest number of operations in a workload
 	limit   int     // crash.Options.MaxImages
 	tears   int     // crash.Options.Tears
 	again   float64 // crasher.again

@@ -35,7 +35,7 @@ func TestDisconnect(t *testing.T) {
 func disconnectOften(t *testing.T, v variant, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	ops, states := (&generator{r: rand.New(rand.NewPCG(seed, 0)), m: v.model(), maxFile: 300 << 10, ranges: seed%2 == 0}).workload(80)
-	v.f.LogPages = max(v.f.LogPages, 64) // a full log would wait out oplog.Quarantine
+	v.f.LogPages = max(v.f.LogPages, 64) // with a full log an operation would wait for oplog.Quarantine
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
 	fs, err := c.mount()

@@ -25,6 +25,8 @@ const (
 	fuzzTime   = 20 * time.Second
 )
 
+// FuzzDecodeState decodes arbitrary states. It checks that a state that is accepted can be encoded and
+// decoded again, and that decoding needs little memory and time.
 func FuzzDecodeState(f *testing.F) {
 	g := goldenGeometry(f)
 	g.ranges = true
@@ -67,6 +69,8 @@ func refusal(err error) bool {
 	return false
 }
 
+// FuzzDecodeSuperblock decodes arbitrary superblocks with valid checksums. It checks that an accepted
+// one is the same after it was encoded and decoded again.
 func FuzzDecodeSuperblock(f *testing.F) {
 	g := goldenGeometry(f)
 	b := make([]byte, blockSize)
@@ -91,6 +95,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
+// FuzzDecodeStateHeader is FuzzDecodeSuperblock for state headers.
 func FuzzDecodeStateHeader(f *testing.F) {
 	g := goldenGeometry(f)
 	b := make([]byte, blockSize)
@@ -118,6 +123,7 @@ func FuzzDecodeStateHeader(f *testing.F) {
 // sign writes the checksum of a block to its end.
 func sign(b []byte) { le.PutUint64(b[sbCRC:], checksum(b[:sbCRC])) }
 
+// FuzzDecodeClaim is FuzzDecodeSuperblock for claims. It also checks that the holder is one line.
 func FuzzDecodeClaim(f *testing.F) {
 	g := goldenGeometry(f)
 	b := make([]byte, blockSize)
@@ -540,7 +546,7 @@ func FuzzPath(f *testing.F) {
 				func() error { return fs.Rename(RootIno, path, RootIno, "a/b/moved", 0) },
 				func() error { return fs.Rename(RootIno, "a/b/moved", RootIno, path, unix.RENAME_NOREPLACE) },
 			} {
-				if follow || err == nil { // leave what is there alone
+				if follow || err == nil { // only paths that do not exist are changed
 					break
 				}
 				if change() == nil {

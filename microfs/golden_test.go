@@ -48,6 +48,7 @@ func compareGolden(t *testing.T, name string, got []byte) {
 	require.Equal(t, string(want), b.String(), "the format changed: old media could not be read any more")
 }
 
+// TestGoldenSuperblock pins the bytes of a superblock.
 func TestGoldenSuperblock(t *testing.T) {
 	g := goldenGeometry(t)
 	b := make([]byte, blockSize)
@@ -58,6 +59,7 @@ func TestGoldenSuperblock(t *testing.T) {
 	require.Equal(t, g, got)
 }
 
+// TestGoldenStateHeader pins the bytes of a state header.
 func TestGoldenStateHeader(t *testing.T) {
 	g := goldenGeometry(t)
 	h := &stateHeader{sequence: 5, area: 1, length: 4711, crc: 42, prior: oplog.Prior{Page: 6, Version: 7, CRC: 8, Generation: 9}}
@@ -120,6 +122,7 @@ func rangesTree(t testing.TB, g *geometry) *tree {
 	return tr
 }
 
+// TestGoldenState pins the bytes of an encoded tree.
 func TestGoldenState(t *testing.T) {
 	g := goldenGeometry(t)
 	b := goldenTree(t, g).encode(nil)

@@ -24,6 +24,8 @@ func watch(t *testing.T) {
 // named returns the inode at a name of the root.
 func (t *tree) named(name string) *inode { in, _ := t.lookup(RootIno, name); return in }
 
+// TestHostileState writes state checkpoints of invalid trees. It checks that Mount refuses them, and
+// that the accepted tree can be used.
 func TestHostileState(t *testing.T) {
 	tests := []struct {
 		name    string

@@ -132,7 +132,7 @@ func lateAfterDeath(t *testing.T, v variant, seed uint64) int {
 	what := fmt.Sprintf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
 	v.o.Claimed = notFenced
-	v.f.LogPages = max(v.f.LogPages, 64) // a full log would wait for a state checkpoint
+	v.f.LogPages = max(v.f.LogPages, 64) // a full log needs a state checkpoint, which would have to wait
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
 	fs, err := c.mount()

@@ -77,7 +77,7 @@ func misdirectedKinds(lba nvmf.Bytes) []misdirectedKind {
 	id := nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(misdirectedSize / lba)}
 	g, err := newGeometry(&id, misdirectedSegment, &FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages})
 	if err != nil {
-		panic(err) // a geometry of these tests
+		panic(err) // the options above are valid
 	}
 	for name, at := range map[string]nvmf.Bytes{
 		"over the superblock": 0, "over a state header": headerOffset, "over the log": logOffset + 2*blockSize,

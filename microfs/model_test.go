@@ -489,6 +489,8 @@ var behindVariants = []variant{
 
 var allVariants = append(variants[:len(variants):len(variants)], behindVariants...)
 
+// TestModel makes random operations, mounts again now and then, with and without an Unmount, and
+// compares the file system with a model.
 func TestModel(t *testing.T) {
 	steps := 1500
 	if testing.Short() {

@@ -46,7 +46,7 @@ func TestPanic(t *testing.T) {
 		"a state checkpoint": func(t *testing.T, fs *FS, _ *File) {
 			more, wait := true, time.Duration(0)
 			fs.mu.Lock()
-			fs.ckpt.state = make([]byte, 1) // one is under way
+			fs.ckpt.state = make([]byte, 1) // as if a state checkpoint was in progress
 			fs.mu.Unlock()
 			assert.NotPanics(t, func() { more, wait = fs.backgroundTurn() })
 			assert.False(t, more)

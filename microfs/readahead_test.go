@@ -87,7 +87,7 @@ func TestReadAheadOfWriter(t *testing.T) {
 	const (
 		size   = 40_000
 		rounds = 100
-		writes = rounds // data and log go out together
+		writes = rounds // data and log image of a write are submitted together
 	)
 	for _, c := range []struct {
 		name  string
@@ -178,7 +178,7 @@ func TestReadAheadIsCurrent(t *testing.T) {
 				require.NoError(t, change.do(fs, other))
 				want := change.want()
 				got := make([]byte, len(want)+1)
-				at := 4096 // where a sequential reader goes on
+				at := 4096 // where a sequential reader continues
 				for at < len(want) {
 					n, err := f.ReadAt([][]byte{got[at:min(at+1000, len(got))]}, int64(at))
 					require.NoError(t, err)

@@ -149,7 +149,7 @@ func TestRefusedImage(t *testing.T) {
 	tests := []struct {
 		name          string
 		refused, next func(f, g *File) error
-		want          []byte // if the refused write counts
+		want          []byte // the content if recovery accepts the refused write
 	}{
 		{"overwrite", func(f, _ *File) error { _, err := f.WriteAt([][]byte{b}, 0); return err },
 			func(_, g *File) error { _, err := g.WriteAt([][]byte{c}, 0); return err }, b},

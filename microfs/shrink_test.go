@@ -70,7 +70,7 @@ func TestShrink(t *testing.T) {
 			}
 			write()
 			for i := range 2 {
-				for n := 0; ; n++ { // twice, so that the pool turns round
+				for n := 0; ; n++ { // fills the partition, in two rounds, so that all hugeblocks are used again
 					f, err := fs.Open(RootIno, fmt.Sprintf("/more-%d", n), syscall.O_CREAT|syscall.O_RDWR, 0o600)
 					if err == nil {
 						_, err = f.WriteAt([][]byte{make([]byte, 100_000)}, 0)

@@ -10,6 +10,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
+// TestFramedSizes checks framedSize, framedCapacity and unframe for states whose lengths are near the
+// limits of blocks and groups.
 func TestFramedSizes(t *testing.T) {
 	for _, n := range []nvmf.Bytes{1, statePayload, statePayload + 1, groupPayload - 1, groupPayload, groupPayload + 1, 3*groupPayload + 7} {
 		state := pattern(int(n), 1)

@@ -87,7 +87,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 	c.dev.Shuffle(seed)
 	rec := &recording{v: c.v, base: append([]byte(nil), mem.Bytes()...), marks: []mark{{state: g.m.snapshot()}}}
 	c.dev.Record()
-	rate := []int{4, 8, 40}[r.IntN(3)] // of the steps of state checkpoints
+	rate := []int{4, 8, 40}[r.IntN(3)] // number of operations for one step of a state checkpoint
 	losses := 0
 	if faults {
 		losses = int(fs.g.logPages / 8)

@@ -60,6 +60,8 @@ func (r *logRig) verify(dev nvmf.Device, o VerifyOptions) *VerifyReport {
 
 const verifySize = 200000 + 3*40000
 
+// TestVerify damages bytes of files, or makes them unreadable, and checks the bad ranges that Verify
+// reports.
 func TestVerify(t *testing.T) {
 	const unit = 32 << 10
 	type part struct {
@@ -122,6 +124,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestVerifyOnly checks that VerifyOptions.Only limits Verify to the files among those inodes.
 func TestVerifyOnly(t *testing.T) {
 	r := verifyRig(t, variants[0])
 	r.mem.Bytes()[r.at("plain", 0)]++
@@ -151,6 +154,8 @@ func TestVerifyWithoutSums(t *testing.T) {
 	require.Equal(t, int64(65536), got.Bad[0].Offset)
 }
 
+// TestVerifyEnds checks that Verify fails if its context is canceled and after Unmount, and that it
+// continues after a lost connection.
 func TestVerifyEnds(t *testing.T) {
 	r := verifyRig(t, variants[0])
 	ctx, cancel := context.WithCancel(context.Background())

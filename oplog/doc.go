@@ -15,21 +15,22 @@
 //
 // A page is 4 KiB of log and has two slots on the media. An image is the
 // content of a whole page. A group is what one image adds: the records of one
-// operation, or of a part of it (rule 10), and the data they describe. An image is settled when every command
-// of its group, data and image, has completed. On a device without a volatile
-// write cache settled means durable.
+// operation, or of a part of it (rule 10), and the data they describe. An image is
+// settled when all commands of its group have completed, those of the data and that of
+// the image. On a device without a volatile write cache settled means durable.
 //
 // # Use
 //
 //	Recover, [Suspect,] Seal, Commit: the start
 //	Begin, [More,] Append for each record, Commit: a group
 //	Defer: a record that the next group writes in front of its own
-//	Mirror, Mark, Finish: a group that writes the tail once more, into the other slot of its page
+//	Mirror, Mark, Finish: a group that writes the records of the tail once more, into the other slot
+//	    of its page
 //	    Mirror    unchanged (fsync; with a volatile cache before the Flush)
 //	    Mark      with its own page as the last durable one (volatile cache)
 //	    Finish    as the end of its operation (rule 10)
-//	    where one of them returns no commands, Begin(0) and Commit (for Mark
-//	    CommitMark) start a page that says the same
+//	    If one of them returns no commands although its image is needed, Begin(0) and Commit
+//	    (CommitMark instead of Mark) start a page that has the same effect.
 //	InDoubt: a failed group may be on the media; Begin(0) and Supersede overwrite it
 //	Prior, then Release: a state checkpoint
 //
@@ -62,9 +63,9 @@
 //  8. With a volatile write cache a flush closes the page: the next record
 //     starts a new one, and every image names the last durable page. Sync
 //     flushes, then writes an image (FUA) into the other slot that names its
-//     own page. Where no record since the last flush has data, Sync puts the
-//     newest records in both slots instead, then flushes: there is no data to
-//     verify, and a bad sector destroys only one of two copies.
+//     own page as durable. Where no record since the last flush has data, Sync
+//     puts the newest records in both slots instead, then flushes: there is no
+//     data to verify, and a bad sector destroys only one of two copies.
 //  9. Recovery takes the newest image whose pending data verifies, or the one
 //     before it; anything further back is damage. With a volatile cache it
 //     verifies all data after the last durable page and goes back to exactly

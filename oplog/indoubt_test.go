@@ -17,7 +17,7 @@ func TestInDoubt(t *testing.T) {
 	ends := map[string]func(*Log){"failed": (*Log).Failed, "lost": (*Log).Lost}
 	for name, end := range ends {
 		for _, volatile := range []bool{false, true} {
-			for fill := range 40 { // in a page, and at the start of one
+			for fill := range 40 { // groups before: the group in doubt is inside a page or starts one
 				g := testGeometry
 				g.Volatile = volatile
 				r := newRing(g)

@@ -10,7 +10,7 @@ import (
 // flight, and the target executes that write late. A second writer, which could not fence off the
 // first one, has added records by then. Recovery must find the records of the second writer.
 func TestLatePageOfTheDead(t *testing.T) {
-	for refused := range 3 { // images of the dead writer that were refused before
+	for refused := range 3 { // number of images of the dead writer that the device refused before
 		g := testGeometry
 		g.Pages = 32
 		r := newRing(g)
@@ -90,7 +90,7 @@ func TestFinishOnAPageOfItsOwn(t *testing.T) {
 		l.Settled()
 	}
 	more(10)
-	_, err := l.Begin(0) // its second group, which is lost
+	_, err := l.Begin(0) // the second group of the operation, which is lost
 	require.NoError(t, err)
 	l.Commit()
 	l.Lost()

@@ -54,7 +54,7 @@ func TestLateCopy(t *testing.T) {
 		l.Release(prior)
 	}
 	r.group(t, l, small(500))
-	r.group(t, l, small(501)) // in slot 1 of the page that lies there now
+	r.group(t, l, small(501)) // in slot 1, as the late copy, which overwrites it if both are on one position
 	_, want := r.recover(t, g, prior)
 	require.NotEmpty(t, want)
 	r.apply(late)
@@ -79,8 +79,8 @@ func TestUnstableEnds(t *testing.T) {
 		losses int
 		pages  uint64
 	}{
-		{losses: 5, pages: 8},   // half of a small ring
-		{losses: 17, pages: 64}, // further than recovery looks
+		{losses: 5, pages: 8},   // more than half of a small ring is retired
+		{losses: 17, pages: 64}, // more pages in a row than recovery searches (skipWindow)
 	}
 	for _, tc := range tests {
 		t.Run(fmt.Sprintf("%d losses, %d pages", tc.losses, tc.pages), func(t *testing.T) {

@@ -89,7 +89,7 @@ func (r *ring) group(t require.TestingT, l *Log, recs ...Record) {
 	l.Settled()
 }
 
-// samples has one record of each type.
+// samples has records of the types that the first version of the format had.
 var samples = []Record{
 	{Type: Write, Ino: 2, Time: 1, FirstUnit: 1, File: 3, Phys: 4, End: 70000, CRCs: []uint64{5, 6}},
 	{Type: Create, Ino: 3, Time: 2, Parent: 1, Mode: 0o100644, UID: 7, GID: 8, Name: []byte("melt.0"), NewName: []byte{}},
@@ -102,13 +102,14 @@ var samples = []Record{
 	{Type: Close, Ino: 3, Time: 9},
 }
 
-// rangeSamples has records of a file system with ranges.
+// rangeSamples has MapRange and DropRange records.
 var rangeSamples = []Record{
 	{Type: MapRange, Ino: 3, Time: 10, Size: 700, Mtime: 11, Ranges: []Range{{Off: 100, Len: 200, Partition: 3, Cut: 4}, {Off: 1 << 40, Len: 1 << 33, Partition: 0x80000005, Cut: 1}}},
 	{Type: MapRange, Ino: 4, Time: 12, Size: 800, Mtime: -1},
 	{Type: DropRange, Ino: 3, Time: 13, Offset: 1 << 41, Length: 6},
 }
 
+// TestRecordsRoundTrip checks that the samples decode to the same records after they were encoded.
 func TestRecordsRoundTrip(t *testing.T) {
 	for _, want := range append(slices.Clone(samples), rangeSamples...) {
 		b := make([]byte, want.Len())
@@ -132,7 +133,7 @@ func TestMostRanges(t *testing.T) {
 	require.Greater(t, r.Len()+rangeSize+maxDeferred, Capacity)
 }
 
-// TestGolden pins the bytes of a page image with every record type.
+// TestGolden pins the bytes of a page image with all samples.
 func TestGolden(t *testing.T) {
 	r := newRing(testGeometry)
 	l := newLog(testGeometry, Prior{})
@@ -144,7 +145,7 @@ func TestGolden(t *testing.T) {
 	compareGolden(t, "page.hex", r.data[at:at+PageSize])
 }
 
-// TestGoldenRanges pins the bytes of records of ranges.
+// TestGoldenRanges pins the bytes of MapRange and DropRange records.
 func TestGoldenRanges(t *testing.T) {
 	var b []byte
 	for i := range rangeSamples {
@@ -172,6 +173,8 @@ func compareGolden(t *testing.T, name string, got []byte) {
 	require.Equal(t, string(want), b.String(), "the format changed: old media could not be read any more")
 }
 
+// TestReplayAndWrap logs records over many turns of the ring. It checks now and then that recovery
+// replays exactly the records since the last state checkpoint.
 func TestReplayAndWrap(t *testing.T) {
 	g := testGeometry
 	r := newRing(g)
@@ -205,6 +208,7 @@ func TestReplayAndWrap(t *testing.T) {
 	require.Greater(t, l.Generation(), uint64(20))
 }
 
+// TestCoalescing checks which Write records are merged into an earlier record of the same file.
 func TestCoalescing(t *testing.T) {
 	hb := func(file, phys, first uint32, end uint64, crcs ...uint64) Record {
 		return Record{Type: Write, Ino: 2, File: file, Phys: phys, FirstUnit: first, End: end, CRCs: crcs}
@@ -358,6 +362,8 @@ func TestDeferredEndsCoalescing(t *testing.T) {
 	require.Equal(t, []Type{Write, Close, Write}, []Type{recs[0].Type, recs[1].Type, recs[2].Type})
 }
 
+// TestBeforeLead checks that a CRC that starts from beforeLead is, after leadSize zeros, the CRC of the
+// bytes that follow.
 func TestBeforeLead(t *testing.T) {
 	require.Zero(t, crc64.Update(beforeLead, make([]byte, leadSize)))
 	require.Equal(t, crc64.Checksum([]byte("123456789")), crc64.Update(beforeLead, append(make([]byte, leadSize), "123456789"...)))
