@@ -244,8 +244,9 @@ func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 
 // crash mounts every image of a crash during the last operation of a workload, and after the operation.
 //
-// A crash before a completion may leave everything that a crash after that completion may leave. So it
-// is enough to crash before the first completion after a submission, and at the end.
+// As long as no command is submitted, a crash before a completion may leave everything that a crash
+// after that completion may leave. So it is enough to crash before the first completion after a
+// submission, and at the end.
 func (c *crasher) crash(w *crashRun) {
 	h := crash.NewHistory(c.dead.Bytes(), c.cfg.lba, c.cfg.cache)
 	for i, e := range w.trace.Events {

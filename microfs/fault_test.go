@@ -337,8 +337,8 @@ func TestFullOfNames(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
-// TestTargetChanged checks that all calls fail with EIO once the last log page is not on the media any
-// more after a reconnection.
+// TestTargetChanged checks that operations fail with EIO once the last log page is not on the media
+// any more after a reconnection.
 func TestTargetChanged(t *testing.T) {
 	mem, err := memdev.New(16*nvmf.MiB, 4096, memdev.Options{})
 	require.NoError(t, err)

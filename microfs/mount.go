@@ -406,7 +406,7 @@ func (g *geometry) avoided() nvmf.Bytes {
 	return min(256*nvmf.MiB, max(2*maxBatch, g.formatted/8))
 }
 
-// takeOver seals the log, and then repairs damaged copies. Nothing else is written before.
+// takeOver seals the log, and then repairs damaged copies. Only the claim is written before.
 func (fs *FS) takeOver() error {
 	if mutant.On(mutant.NoSeal) {
 		return nil

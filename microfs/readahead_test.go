@@ -81,8 +81,9 @@ func TestReadAheadRoundTrips(t *testing.T) {
 	}
 }
 
-// TestReadAheadOfWriter checks that an application that overwrites and reads the same block in turn
-// causes one Read command for the block, and not one for each read.
+// TestReadAheadOfWriter bounds the number of commands of an application that makes small writes and
+// reads the same place after each. If the writes stay inside one block, the block is read once. If
+// they cross the start of a block, each round may read two blocks.
 func TestReadAheadOfWriter(t *testing.T) {
 	const (
 		size   = 40_000

@@ -57,7 +57,7 @@ func (fs *FS) repairSuperblocks() error {
 	for i, at := range fs.g.seg.superblocks() {
 		err := fs.readBlocks(fs.g.lbaOf(at), got)
 		if err != nil || bytes.Equal(got, want) {
-			continue // the mount has tried to rewrite a copy that cannot be read
+			continue // the mount has rewritten unreadable copies: a copy that still cannot be read is left
 		}
 		if err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
 			return err

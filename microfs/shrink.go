@@ -25,9 +25,9 @@ func (g *geometry) fit(seg Segment, lba nvmf.Bytes) error {
 	return nil
 }
 
-// Shrink makes the file system as short as possible: behind the last hugeblock in use it leaves free
-// bytes of free space, and the segment keeps at least the length least. The segment ends on a multiple
-// of align in the namespace. Shrink returns the new length of the segment. From then on nothing is
+// Shrink makes the file system as short as possible, but no shorter than least. It leaves space of
+// free bytes behind the last hugeblock in use. The segment then ends on a multiple of align in the
+// namespace. Shrink returns the new length of the segment. From then on nothing is
 // written past the new end, and everything that a mount of the shorter segment needs is durable. The
 // caller records the new length, and only then gives the space behind it to others.
 //

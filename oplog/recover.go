@@ -64,7 +64,7 @@ type recovery struct {
 // returns continues there. Recover writes nothing. The caller must submit the commands of
 // Seal before it writes anything else.
 //
-// Only when all records have been applied it is known which blocks are free at the end.
+// Only when all records have been applied is it known which blocks are free at the end.
 // Therefore Recover applies the records up to a candidate for the last image, and then
 // verifies the data. If the data does not verify, Recover starts over with the next candidate.
 func Recover(g Geometry, prior Prior, m Media) (*Log, error) {
