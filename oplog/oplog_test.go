@@ -109,9 +109,15 @@ var rangeSamples = []Record{
 	{Type: DropRange, Ino: 3, Time: 13, Offset: 1 << 41, Length: 6},
 }
 
+// spaceSamples has Allocate and Punch records.
+var spaceSamples = []Record{
+	{Type: Allocate, Ino: 3, Time: 14, File: 5, Phys: 6, Count: 7, Size: 1 << 33},
+	{Type: Punch, Ino: 4, Time: 15, File: 8, Count: 9},
+}
+
 // TestRecordsRoundTrip checks that the samples decode to the same records after they were encoded.
 func TestRecordsRoundTrip(t *testing.T) {
-	for _, want := range append(slices.Clone(samples), rangeSamples...) {
+	for _, want := range slices.Concat(samples, rangeSamples, spaceSamples) {
 		b := make([]byte, want.Len())
 		require.Equal(t, len(b), want.encode(b))
 		var got Record
@@ -145,14 +151,16 @@ func TestGolden(t *testing.T) {
 	compareGolden(t, "page.hex", r.data[at:at+PageSize])
 }
 
-// TestGoldenRanges pins the bytes of MapRange and DropRange records.
-func TestGoldenRanges(t *testing.T) {
-	var b []byte
-	for i := range rangeSamples {
-		b = append(b, make([]byte, rangeSamples[i].Len())...)
-		rangeSamples[i].encode(b[len(b)-rangeSamples[i].Len():])
+// TestGoldenRecords pins the bytes of the records of later versions.
+func TestGoldenRecords(t *testing.T) {
+	for name, records := range map[string][]Record{"ranges.hex": rangeSamples, "space.hex": spaceSamples} {
+		var b []byte
+		for i := range records {
+			b = append(b, make([]byte, records[i].Len())...)
+			records[i].encode(b[len(b)-records[i].Len():])
+		}
+		compareGolden(t, name, b)
 	}
-	compareGolden(t, "ranges.hex", b)
 }
 
 func compareGolden(t *testing.T, name string, got []byte) {
