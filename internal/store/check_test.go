@@ -18,7 +18,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// filled is a store of two targets and five ranks, each with a file.
+// filled returns a store of two targets and five ranks. Each rank has written a file.
 func filled(t *testing.T) *config.Config {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	for r := range 5 {
@@ -51,7 +51,7 @@ func spoil(t *testing.T, cfg *config.Config, target int, at nvmf.Bytes, n int) {
 	require.NoError(t, f.Close())
 }
 
-// checkAll checks a store and returns all that was told.
+// checkAll checks a store and returns the reports in the order in which Check delivers them.
 func checkAll(t *testing.T, cfg *config.Config, o CheckOptions) (targets []*TargetReport, parts []*PartReport) {
 	o.Target = func(r *TargetReport) { targets = append(targets, r) }
 	o.Part = func(r *PartReport) { parts = append(parts, r) }
@@ -59,6 +59,7 @@ func checkAll(t *testing.T, cfg *config.Config, o CheckOptions) (targets []*Targ
 	return targets, parts
 }
 
+// TestCheckStore checks an undamaged store. Check must find nothing, and must write nothing, also with Repair.
 func TestCheckStore(t *testing.T) {
 	t.Parallel()
 	cfg := filled(t)
@@ -79,6 +80,8 @@ func TestCheckStore(t *testing.T) {
 	require.Equal(t, before, content(t, cfg), "a check writes nothing, nor a repair of what is whole")
 }
 
+// TestCheckTables damages first one copy of a partition table at a time, which Check must report and repair, and then
+// both copies, which is a loss.
 func TestCheckTables(t *testing.T) {
 	cfg := filled(t)
 	for copy := range 2 {
@@ -113,7 +116,7 @@ func TestCheckTables(t *testing.T) {
 	require.Error(t, targets[0].Err)
 }
 
-// TestCheckRepairs damages a superblock; the repair needs the partition.
+// TestCheckRepairs checks that a damaged superblock is repaired once no other process owns the partition.
 func TestCheckRepairs(t *testing.T) {
 	cfg := filled(t)
 	infos, err := Ranks(ctx, cfg)
@@ -138,8 +141,8 @@ func TestCheckRepairs(t *testing.T) {
 	require.Equal(t, nvmf.Bytes(100000), r.Bytes)
 }
 
-// TestCheckRepairsNothingOfOthers: a process of another host may be writing to
-// another partition of the namespace.
+// TestCheckRepairsNothingOfOthers checks that nothing is repaired while a process of another host may be writing to
+// another partition of the same namespace, except with --unfenced.
 func TestCheckRepairsNothingOfOthers(t *testing.T) {
 	cfg := filled(t)
 	infos, err := Ranks(ctx, cfg)
@@ -163,6 +166,7 @@ func TestCheckRepairsNothingOfOthers(t *testing.T) {
 	require.Empty(t, parts[0].Findings)
 }
 
+// TestVerifyDamage damages a file of one rank. Verify must report the damage for that rank only.
 func TestVerifyDamage(t *testing.T) {
 	t.Parallel()
 	cfg := filled(t)
@@ -187,7 +191,9 @@ func TestVerifyDamage(t *testing.T) {
 	}
 }
 
-// TestVerifyLooksAgain: what only one mount finds bad has been rewritten.
+// TestVerifyLooksAgain checks that Verify does not report a damaged range which a second mount finds undamaged. A
+// running job may have rewritten the range. The test damages the file before the first read and restores it
+// afterwards.
 func TestVerifyLooksAgain(t *testing.T) {
 	t.Parallel()
 	cfg := filled(t)
@@ -207,7 +213,7 @@ func TestVerifyLooksAgain(t *testing.T) {
 	require.Empty(t, r.Bad)
 }
 
-// TestBesideAJob checks and verifies while a rank replaces its files.
+// TestBesideAJob checks and verifies a store while a rank replaces its files. Neither may report damage.
 func TestBesideAJob(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)

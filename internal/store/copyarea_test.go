@@ -14,7 +14,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestCopyAreas: they are beside the partitions, whatever becomes of these, and are a file system each.
+// TestCopyAreas checks that the copy area of each target is a file system of its own, that it survives new partitions
+// on its target, and that Check and Erase include it.
 func TestCopyAreas(t *testing.T) {
 	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
@@ -61,7 +62,7 @@ func TestCopyAreas(t *testing.T) {
 	}
 }
 
-// TestNoCopyArea: a store that was formatted without one says so.
+// TestNoCopyArea checks the error of OpenCopies for a store that was formatted without copy areas.
 func TestNoCopyArea(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
 	mustOpen(t, cfg, 2)
@@ -70,13 +71,14 @@ func TestNoCopyArea(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoCopies)
 }
 
-// TestCopyAreasWithoutRanks: targets on which no rank has a partition have copy areas, which stay when ranks come.
+// TestCopyAreasWithoutRanks checks that a target without a rank's partition has a copy area, and that the area keeps
+// its content when later ranks get partitions on the target.
 func TestCopyAreasWithoutRanks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		view  config.View
-		sizes []int // of jobs, one after the other
+		sizes []int // numbers of ranks of consecutive jobs
 	}{
 		{"one tree", config.ViewJob, []int{1, 2, 1, 8}},
 		{"private trees", config.ViewRank, []int{2, 2}},
@@ -118,7 +120,8 @@ func TestCopyAreasWithoutRanks(t *testing.T) {
 	}
 }
 
-// TestOnlyCopies distinguishes a store of which only copy areas are left from one that never existed, whichever targets were replaced.
+// TestOnlyCopies checks that the error for a store that has only copy areas differs from the error for a store that
+// was never written. It replaces each target in turn.
 func TestOnlyCopies(t *testing.T) {
 	t.Parallel()
 	for replaced := range 3 {
@@ -144,7 +147,7 @@ func withCopies(t *testing.T, cfg *config.Config, target int, f func(p *Partitio
 	require.NoError(t, p.Close())
 }
 
-// TestRepairCopyAreaAlone: the table of a target without a partition is repaired as that of any other.
+// TestRepairCopyAreaAlone checks that the table of a target that has a copy area and no partition can be repaired.
 func TestRepairCopyAreaAlone(t *testing.T) {
 	t.Parallel()
 	cfg := newTree(t, 128*nvmf.MiB, 128*nvmf.MiB)

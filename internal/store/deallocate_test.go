@@ -14,8 +14,8 @@ import (
 	"nvmecr/nvmf/filedev"
 )
 
-// TestGiveBack: a store that is given up, or started over, leaves the device nothing to
-// keep; another one's is left alone.
+// TestGiveBack checks that Release and Reset deallocate the partitions of a store, and that they do not deallocate
+// those of another store.
 func TestGiveBack(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -57,7 +57,7 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// stored is what a file takes of its disk.
+// stored returns the space that a file occupies on its disk.
 func stored(t *testing.T, path string) nvmf.Bytes {
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(path, &st))

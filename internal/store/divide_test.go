@@ -27,7 +27,7 @@ import (
 
 var alone = Proc{Rank: 0, Size: 1}
 
-// withPartition opens, calls do, and closes.
+// withPartition opens a partition, calls do with it, and closes it.
 func withPartition(t *testing.T, cfg *config.Config, proc Proc, o Options, do func(p *Partition)) {
 	t.Helper()
 	p, err := Open(ctx, cfg, proc, o)
@@ -51,8 +51,8 @@ func contentOf(t *testing.T, fs *microfs.FS, name string) []byte {
 
 var scriptFile = bytes.Repeat([]byte("from the script "), 5000)
 
-// TestSoloFirst: what a job script has written before its ranks came is there for the next
-// script, and for readers, and the ranks have nearly all of the store.
+// TestSingletonFirst checks a store that a job script used before the first ranks. The script's file must remain for
+// later scripts and readers, and the ranks must get more than nine tenths of the space.
 func TestSingletonFirst(t *testing.T) {
 	for _, targets := range []int{1, 2} {
 		cfg := newStore(t, []nvmf.Bytes{256 * nvmf.MiB, 256 * nvmf.MiB}[:targets]...)
@@ -90,7 +90,8 @@ func TestSingletonFirst(t *testing.T) {
 	}
 }
 
-// TestRanksFirst: they leave a part of the store for scripts, if it is not too small.
+// TestRanksFirst checks that ranks which format a store leave a singleton partition, except in a store that is too
+// small for one.
 func TestRanksFirst(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 256*nvmf.MiB)
@@ -99,7 +100,7 @@ func TestRanksFirst(t *testing.T) {
 	require.ErrorIs(t, err, microfs.ErrUnformatted)
 	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
 		require.NoError(t, writeFile(p.FS, "script", scriptFile))
-		mustOpen(t, cfg, 4) // beside it
+		mustOpen(t, cfg, 4) // while the singleton partition is open
 	})
 	withPartition(t, cfg, alone, Options{ReadOnly: true}, func(p *Partition) {
 		require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
@@ -117,8 +118,8 @@ func TestRanksFirst(t *testing.T) {
 	assert.EqualValues(t, 2, headOf(t, cfg)[16])
 }
 
-// TestDividedElsewhere: a process on another host divides the store between the moments at
-// which a process of a job script reads the table and mounts.
+// TestDividedElsewhere lets a process on another host divide the store after a process of a job script has read the
+// table and before that process mounts the partition. The mount must have the new length of the partition.
 func TestDividedElsewhere(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
@@ -137,7 +138,7 @@ func TestDividedElsewhere(t *testing.T) {
 		require.NoError(t, p.FS.Unmount())
 		require.NoError(t, dev.Close())
 	}
-	// That it has repaired the table is told after it was read.
+	// Open reports the repair of a table after it has read the table. That message is the moment for the division.
 	f, err := os.OpenFile(cfg.Targets[0].Address, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt(make([]byte, 4096), int64(parttable.HeadSize/2))
@@ -168,11 +169,11 @@ func headOf(t *testing.T, cfg *config.Config) []byte {
 	return b[:4096]
 }
 
-// TestDivideByOwner: a process that has files open in the singleton partition makes it shorter when
-// the ranks come, and goes on.
+// TestDivideByOwner checks that a process with an open file in the singleton partition divides the store when ranks
+// ask it to, and can go on writing the file.
 func TestDivideByOwner(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
-	used := bytes.Repeat([]byte{0x5a}, int(62*nvmf.MiB)) // by somebody else, before
+	used := bytes.Repeat([]byte{0x5a}, int(62*nvmf.MiB)) // old data of another user of the device
 	f, err := os.OpenFile(cfg.Targets[0].Address, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt(used, int64(parttable.HeadSize))
@@ -196,7 +197,8 @@ func TestDivideByOwner(t *testing.T) {
 	})
 }
 
-// TestScriptRaces: commands of a script come and go while the ranks of a job start.
+// TestScriptRaces lets short commands of a script open and close the singleton partition while the ranks of a job
+// start. All files that the commands wrote must remain.
 func TestScriptRaces(t *testing.T) {
 	for range 3 {
 		cfg := newStore(t, 256*nvmf.MiB)
@@ -237,7 +239,8 @@ func TestScriptRaces(t *testing.T) {
 	}
 }
 
-// TestSoloTooFull: a store whose files reach far is not divided, and nothing has changed.
+// TestSingletonTooFull checks that a store is not divided if files of the singleton partition occupy more than half
+// of it. The files must be unchanged, and deleting them must make the division possible.
 func TestSingletonTooFull(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 64*nvmf.MiB)
@@ -259,7 +262,7 @@ func TestSingletonTooFull(t *testing.T) {
 	mustOpen(t, cfg, 4)
 }
 
-// TestSoloHeld: a process of another host has the singleton partition.
+// TestSingletonHeld checks the error of ranks if a process of another host holds the singleton partition.
 func TestSingletonHeld(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(*Partition) {})
@@ -279,9 +282,9 @@ func TestSingletonHeld(t *testing.T) {
 	require.ErrorContains(t, err, "process 99 of host node7")
 }
 
-// TestDivideCrash cuts the power in each write of a division, at several places of it, with and
-// without a volatile cache. Afterwards the store is what it was, or divided, and can
-// be divided.
+// TestDivideCrash interrupts the power in each write of a division, after several numbers of bytes. With a volatile
+// cache it fails each flush and then loses a part of the cache. Afterwards the store must be either undivided or
+// divided, with its files, and it must be possible to divide it.
 func TestDivideCrash(t *testing.T) {
 	t.Parallel()
 	outcomes := map[int]int{}
@@ -306,8 +309,8 @@ func TestDivideCrash(t *testing.T) {
 	assert.NotZero(t, outcomes[4])
 }
 
-// divideAndCrash returns the job size of the table that is there after a crash in write (or
-// flush) n of a division; done says that there were fewer.
+// divideAndCrash crashes in write (or flush) n of a division and returns the job size of the table afterwards. done
+// reports that the division had fewer than n writes (or flushes).
 func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, done bool) {
 	inner, err := memdev.New(64*nvmf.MiB, 512, memdev.Options{})
 	require.NoError(t, err)
@@ -322,7 +325,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	where := fmt.Sprintf("%v %d, %d bytes, seed %d", op, n, torn, seed)
 	cfg := config.Default()
 	cfg.View = config.ViewRank
-	cfg.Timeout = 50 * time.Millisecond // to notice that there is no power
+	cfg.Timeout = 50 * time.Millisecond // so that commands without power fail soon
 	cfg.Targets = []nvmf.TransportID{{Transport: nvmf.Mem}}
 	mapping, err := balancer.RoundRobin(1, 1)
 	require.NoError(t, err)
@@ -355,7 +358,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	if cached {
 		require.NoError(t, dev.Crash(uint64(seed)))
 	}
-	_ = p.FS.Unmount() // that process is no more
+	_ = p.FS.Unmount() // the error does not matter: the crash has ended this process
 	dev.Heal()
 	dev.PowerOn()
 	cfg.Timeout = 20 * time.Second
@@ -377,8 +380,8 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	return size, false
 }
 
-// TestDivideKilled kills a rank that divides the store, at a random moment, and the script's
-// process with it.
+// TestDivideKilled kills a rank at different moments while it divides the store. The script's file must remain, and
+// the next ranks must be able to use the store.
 func TestDivideKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills a rank at each step of a division: not in a short run")

@@ -16,7 +16,7 @@ import (
 	"nvmecr/nvmf/filedev"
 )
 
-// TestErase: nothing of what was written is left in the partitions, names included.
+// TestErase checks that Erase leaves neither data nor file names in the partitions.
 func TestErase(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "image")

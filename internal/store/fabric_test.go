@@ -19,8 +19,8 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// Four rank processes over NVMe/TCP, with digests, on two namespaces of one
-// target that admits only their host NQN; one of them is killed.
+// TestOverTCP runs four rank processes over NVMe/TCP with digests, on two namespaces of one target that admits only
+// their host NQN. It kills one process, whose partition must then be free.
 func TestOverTCP(t *testing.T) {
 	t.Parallel()
 	const nqn, host = "nqn.2014-08.org.example:store", "nqn.2014-08.org.nvmexpress:uuid:8d3ba4e5-6c4b-4d59-a3c5-0f6a8a0a2c11"
@@ -75,13 +75,13 @@ func TestOverTCP(t *testing.T) {
 	assert.NotContains(t, err.Error(), "\n")
 }
 
-// A cutter passes connections on, and can cut those there are.
+// A cutter forwards TCP connections to a target. It can close all open ones.
 type cutter struct {
 	net.Listener
 	to    string
 	mu    sync.Mutex
 	conns []net.Conn
-	left  atomic.Int64 // bytes from the target until they are cut; not positive: they are not
+	left  atomic.Int64 // bytes from the target until the connections are closed; 0 or less: no limit
 }
 
 func newCutter(t *testing.T, to string) *cutter {
@@ -114,7 +114,7 @@ func (c *cutter) pass(here net.Conn) {
 	go func() { _, _ = io.Copy(here, io.TeeReader(there, c)); _ = here.Close() }()
 }
 
-// Write counts what comes from the target.
+// Write counts the bytes from the target, and closes the connections after the last one that left allows.
 func (c *cutter) Write(b []byte) (int, error) {
 	if left := c.left.Add(-int64(len(b))); left <= 0 && left+int64(len(b)) > 0 {
 		c.cut()
@@ -131,8 +131,8 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
-// TestViewsWaitOnce: a target that was waited for in vain is not asked again for as long as that may take, whichever rank's
-// partition is asked for, and then is.
+// TestViewsWaitOnce checks that after a time-out of a target the next calls fail at once with the same error, for any
+// rank. After as long again as the time-out, the target must be tried again.
 func TestViewsWaitOnce(t *testing.T) {
 	cfg, _ := newServed(t, 64*nvmf.MiB)
 	p, err := openWaiting(cfg, Proc{Rank: 0, Size: 2}, Options{})
@@ -147,16 +147,16 @@ func TestViewsWaitOnce(t *testing.T) {
 	defer v.Close()
 	_, first := v.Rank(ctx, 0, time.Now())
 	require.True(t, Unavailable(first), "%v", first)
-	v.silent[0] = silence{v.silent[0].err, time.Now().Add(hang)} // the machine may be slow
+	v.silent[0] = silence{v.silent[0].err, time.Now().Add(hang)} // extended, since a slow machine may need longer than 100 ms
 	_, again := v.Rank(ctx, 1, time.Now())
 	assert.Same(t, first, again)
 	v.silent[0] = silence{first, time.Now()}
-	v.cfg = cfg // the target is there again
+	v.cfg = cfg // the target can be reached again
 	_, err = v.Rank(ctx, 0, time.Now())
 	assert.NoError(t, err)
 }
 
-// Who reads partitions goes on where a connection was lost.
+// TestViewsConnectAgain checks that readers of partitions connect again after each lost connection.
 func TestViewsConnectAgain(t *testing.T) {
 	const nqn = "nqn.2014-08.org.example:store"
 	memory, err := target.NewMemory(64*nvmf.MiB, 4*nvmf.KiB)
@@ -190,7 +190,7 @@ func TestViewsConnectAgain(t *testing.T) {
 		require.NoError(t, err)
 		through.cut()
 	}
-	for n := int64(1); through.left.Load() <= 0; n *= 2 { // until nothing is cut
+	for n := int64(1); through.left.Load() <= 0; n *= 2 { // until the limit is not reached
 		name := fmt.Sprint(n)
 		require.NoError(t, writeFile(p.FS, name, scriptFile))
 		through.left.Store(n)

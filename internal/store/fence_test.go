@@ -19,6 +19,7 @@ import (
 	"nvmecr/nvmf"
 )
 
+// TestNewRun checks that ids and reservation keys of runs increase, also if the clock was set back.
 func TestNewRun(t *testing.T) {
 	var last uuid.UUID
 	for range 100 {
@@ -36,6 +37,8 @@ func TestNewRun(t *testing.T) {
 	require.Equal(t, uuid.Version(7), run.Version())
 }
 
+// TestEnded checks which processes are known to have ended: dead ones of this host and PID namespace, and those of
+// this host before a reboot.
 func TestEnded(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	require.NoError(t, cmd.Start())
@@ -67,6 +70,7 @@ func TestEnded(t *testing.T) {
 	assert.False(t, ended(me, me))
 }
 
+// TestStartedZombie checks that a zombie counts as ended.
 func TestStartedZombie(t *testing.T) {
 	cmd := exec.Command("true")
 	require.NoError(t, cmd.Start())
@@ -79,8 +83,8 @@ func TestStartedZombie(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestMayTakeOver: what a restart may do with a partition that was not closed.
-// TestFence: a run that has the target keeps earlier ones out, and yields to later ones.
+// TestFence checks that a run can reserve a target after an earlier run did, and that the earlier run is then
+// refused.
 func TestFence(t *testing.T) {
 	cfg, _ := newServed(t, 4*nvmf.MiB)
 	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
@@ -100,13 +104,15 @@ func TestFence(t *testing.T) {
 	require.ErrorIs(t, err, nvmf.ErrFenced)
 }
 
+// TestMayTakeOver checks which partitions a run may mount although their last writer did not unmount them, and how
+// long commands of that writer can still be executed.
 func TestMayTakeOver(t *testing.T) {
 	t.Parallel()
 	me := self(uuid.MustParse("01900000-0000-7000-8000-000000000002"))
 	foreign := microfs.Claim{Holder: microfs.Holder{Host: "other", Boot: uuid.New(), PID: 1, Run: uuid.MustParse("01900000-0000-7000-8000-000000000001")}}
 	sameRun := foreign
 	sameRun.Run = me.Run
-	closed := sameRun // it has ended in order, but a deallocation of its was lost
+	closed := sameRun // it was unmounted, but one of its deallocations may still be executed
 	closed.Released, closed.Late = true, true
 	dead := microfs.Claim{Holder: me}
 	dead.Start--
@@ -115,7 +121,7 @@ func TestMayTakeOver(t *testing.T) {
 		last             microfs.Claim
 		fenced, unfenced bool
 		allowed          bool
-		local            bool // a file: what was in flight has ended with its process
+		local            bool // the device is a file: commands in flight end with their process
 		late             microfs.Late
 	}{
 		{"of another host, fenced off", foreign, true, false, true, false, microfs.LateNone},
@@ -151,8 +157,8 @@ func TestMayTakeOver(t *testing.T) {
 	}
 }
 
-// TestHeldElsewhere: a process of another host mounted the partition and did
-// not close it; nothing tells whether it lives.
+// TestHeldElsewhere checks a partition that a process of another host mounted and did not unmount. It is unknown
+// whether that process lives, so only readers and --unfenced may open the partition.
 func TestHeldElsewhere(t *testing.T) {
 	cfg := newStore(t, 8*nvmf.MiB)
 	mustOpen(t, cfg, 1)
@@ -181,8 +187,7 @@ func TestHeldElsewhere(t *testing.T) {
 	require.NoError(t, Reset(ctx, cfg))
 }
 
-// heldElsewhere lets a process of another host mount the only partition, and
-// not close it.
+// heldElsewhere mounts the only partition as a process of another host, and does not unmount it.
 func heldElsewhere(t *testing.T, cfg *config.Config) {
 	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
 	require.NoError(t, err)
@@ -197,7 +202,8 @@ func heldElsewhere(t *testing.T, cfg *config.Config) {
 	require.NoError(t, dev.Close())
 }
 
-// TestReleaseHeld: after a release the namespace is not reserved any more.
+// TestReleaseHeld checks that Release fails if a process of another host may still write to the store. The end of the
+// reservation would let that process write. Reset must succeed, since its run has reserved the target.
 func TestReleaseHeld(t *testing.T) {
 	cfg, _ := newServed(t, 8*nvmf.MiB)
 	mustOpen(t, cfg, 1)

@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// What the ranks write, a restart and a reader from outside find, each rank
-// its own.
+// TestFilesAreTheRanks checks that a restart and a reader from outside find the files of each rank, and that --fresh
+// removes them.
 func TestFilesAreTheRanks(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	const size = 3
@@ -46,7 +46,7 @@ func TestFilesAreTheRanks(t *testing.T) {
 			require.NoError(t, p.Close())
 		}
 	}
-	// After --fresh there is nothing of it.
+	// --fresh deletes the files.
 	require.NoError(t, Reset(ctx, cfg))
 	for rank := 0; rank < size; rank++ {
 		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: size}, Options{})
@@ -57,7 +57,8 @@ func TestFilesAreTheRanks(t *testing.T) {
 	}
 }
 
-// The hugeblock size is the table's, whatever a later process says.
+// TestHugeblockIsFixed checks that the hugeblock size of a store stays the one of its table, whatever size a later
+// process is configured with.
 func TestHugeblockIsFixed(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB)
 	for rank, h := range []nvmf.Bytes{64 * nvmf.KiB, 4 * nvmf.KiB} {

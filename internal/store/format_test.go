@@ -12,7 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// The size that the refusal names is the least that is accepted.
+// TestCheckSizeNamesTheMinimum checks that the error for a store that is too small names the smallest size that is
+// accepted.
 func TestCheckSizeNamesTheMinimum(t *testing.T) {
 	for h := 4 * nvmf.KiB; h <= 4*nvmf.MiB; h *= 2 {
 		cfg := config.Default()

@@ -15,8 +15,9 @@ import (
 	"nvmecr/internal/hostile"
 )
 
-// FuzzRecord loads the record of a state directory that anybody may have
-// written. One that is adopted is recorded as it was.
+// FuzzRecord loads arbitrary bytes as the record of a state directory. Load must return a record, or an error that
+// names the store, with bounded time and memory. Settings that can be adopted must be unchanged after they are
+// recorded and loaded again.
 func FuzzRecord(f *testing.F) {
 	d := &StateDir{Name: "fuzz", Path: f.TempDir()}
 	require.NoError(f, d.Record(config.Default(), true))
@@ -53,7 +54,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// TestHugeRecord: a record without an end does not take the memory.
+// TestHugeRecord checks that Load reads only the beginning of a record of 1 TiB.
 func TestHugeRecord(t *testing.T) {
 	d := &StateDir{Name: "huge", Path: t.TempDir()}
 	require.NoError(t, os.WriteFile(d.record(), []byte(`{"settings":{"name":"`), 0o600))
@@ -64,7 +65,7 @@ func TestHugeRecord(t *testing.T) {
 	})
 }
 
-// FuzzPlace reads the launchers' variables.
+// FuzzPlace passes arbitrary values in the variables of a launcher. ProcFromEnv must return a valid rank or an error.
 func FuzzPlace(f *testing.F) {
 	f.Add(uint8(0), "3", "4", "")
 	f.Add(uint8(4), "0", "2147483647", "5")
@@ -89,7 +90,7 @@ func FuzzPlace(f *testing.F) {
 	})
 }
 
-// FuzzHolder reads the holder in a lock file.
+// FuzzHolder reads arbitrary bytes as the holder in a lock file.
 func FuzzHolder(f *testing.F) {
 	f.Add([]byte("4711      \n"))
 	f.Add(fmt.Appendf(nil, holderFormat, 4711, 1, uuid.New(), initialPIDSpace, "node7"))

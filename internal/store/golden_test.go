@@ -20,15 +20,16 @@ import (
 
 var update = flag.Bool("update", false, "write the golden stores anew: those of a version that has been in use are never replaced")
 
-// goldenRanks is how many ranks have written each golden store.
+// goldenRanks is the number of ranks that have written each golden store.
 const goldenRanks = 2
 
-// goldenFile is what a process has written.
+// goldenFile returns the content of the file that a process has written.
 func goldenFile(proc Proc) []byte {
 	return bytes.Repeat(fmt.Appendf(nil, "rank %d of %d ", proc.Rank, proc.Size), 5000)
 }
 
-// fillGolden writes a golden store: files of a singleton, then of the ranks of a job, one of which is deleted.
+// fillGolden writes a golden store, first as a singleton, then as the ranks of a job. Each of them writes two files
+// and deletes one.
 func fillGolden(t *testing.T, cfg *config.Config) {
 	fill := func(p *Partition, proc Proc) {
 		require.NoError(t, writeFile(p.FS, "deleted", goldenFile(proc)))
@@ -48,7 +49,7 @@ func fillGolden(t *testing.T, cfg *config.Config) {
 	}
 }
 
-// TestGoldenStores: a store of an earlier version opens, has its files and can be written.
+// TestGoldenStores checks that a store of an earlier version opens, has its files and can be written.
 func TestGoldenStores(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -26,14 +26,15 @@ func newTree(t *testing.T, sizes ...nvmf.Bytes) *config.Config {
 
 func quietly(string, ...any) {}
 
-// runRanks is a job of so many ranks: each has what it wrote in the run before, and writes again.
+// runRanks runs a job of size ranks, after which the store must have limit partitions for ranks. Each rank must find
+// the file that it wrote in an earlier run, and writes it again. files has the expected content by rank.
 func runRanks(t *testing.T, cfg *config.Config, size, limit int, files map[int][]byte) {
 	t.Helper()
 	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
 		n, err := singleton.Grow(ctx, cfg, size, quietly)
 		require.NoError(t, err)
 		require.Equal(t, limit, n)
-		for rank := 0; rank < size && size > 1; rank++ { // one that is alone has none
+		for rank := 0; rank < size && size > 1; rank++ { // the only rank of a job uses the singleton partition
 			withPartition(t, cfg, Proc{Rank: rank, Size: size}, Options{}, func(p *Partition) {
 				if old, ok := files[rank]; ok {
 					require.Equal(t, old, contentOf(t, p.FS, "file"))
@@ -43,14 +44,15 @@ func runRanks(t *testing.T, cfg *config.Config, size, limit int, files map[int][
 			})
 		}
 	})
-	for rank, want := range files { // also of ranks that are no more
+	for rank, want := range files { // also those of ranks that only earlier jobs had
 		withPartition(t, cfg, Proc{Rank: rank}, Options{ReadOnly: true}, func(p *Partition) {
 			require.Equal(t, want, contentOf(t, p.FS, "file"))
 		})
 	}
 }
 
-// TestGrow: runs of any number of ranks, one after the other, find what was there.
+// TestGrow runs jobs with different numbers of ranks, one after the other. Each must find the files of the earlier
+// ones.
 func TestGrow(t *testing.T) {
 	t.Parallel()
 	for _, targets := range []int{1, 2, 3} {
@@ -76,7 +78,8 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestGrowBeside: ranks that are at work keep their partitions, and a store that is full says so.
+// TestGrowBeside adds partitions while a rank has its partition open, which must keep its length and files. If there
+// is no space for the partitions the error must be ENOSPC.
 func TestGrowBeside(t *testing.T) {
 	cfg := newTree(t, 64*nvmf.MiB)
 	files := map[int][]byte{}
@@ -98,7 +101,8 @@ func TestGrowBeside(t *testing.T) {
 	runRanksFrom(t, cfg, 0, 4)
 }
 
-// TestGrowToLargest: where the largest program is known there are partitions for it from the start, also while ranks of a smaller one are at work.
+// TestGrowToLargest checks that with --max-ranks the first job creates partitions for that number of ranks, so that
+// more ranks can start while the first ones have their partitions open.
 func TestGrowToLargest(t *testing.T) {
 	cfg := newTree(t, 64*nvmf.MiB)
 	cfg.MaxRanks = 5
@@ -122,7 +126,8 @@ func runRanksFrom(t *testing.T, cfg *config.Config, first, size int) {
 	})
 }
 
-// TestGrowKilled: a process that is killed while it makes partitions leaves all that is in those that are there.
+// TestGrowKilled kills a process at different moments while it adds partitions. The existing partitions must keep
+// their files.
 func TestGrowKilled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -145,7 +150,8 @@ func TestGrowKilled(t *testing.T) {
 	}
 }
 
-// TestOtherTree: a store keeps the tree that it was formatted with.
+// TestOtherTree checks that a store can only be opened with the --view that it was formatted with, and that readers
+// from outside can list its ranks in either case.
 func TestOtherTree(t *testing.T) {
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
 		cfg := newStore(t, 64*nvmf.MiB)
@@ -162,6 +168,7 @@ func TestOtherTree(t *testing.T) {
 	}
 }
 
+// TestCarve checks the segments that are cut from gaps between partitions.
 func TestCarve(t *testing.T) {
 	const mib = nvmf.MiB
 	for _, tt := range []struct {

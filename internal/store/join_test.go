@@ -11,7 +11,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestJoin: a run of the same job waits until the first lets it join, and is of its run then; others are refused.
+// TestJoin checks that a run with the job id of the run in progress waits until that run accepts others, and then has
+// its run id and settings. A run of another job must be refused.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	first := newStore(t, 64*nvmf.MiB)

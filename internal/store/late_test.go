@@ -14,9 +14,9 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// TestLateFormat cuts the rank off that formats the store, at PDUs it sends,
-// lets it try again, and then delivers what the first attempt had sent: what
-// was written meanwhile is there.
+// TestLateFormat cuts the connection of the rank that formats the store, at different PDUs, and lets the rank try
+// again. Then it delivers the commands that the first attempt had sent. They must not overwrite files that were
+// written meanwhile.
 func TestLateFormat(t *testing.T) {
 	t.Parallel()
 	ended, half := false, 0
@@ -35,11 +35,11 @@ func TestLateFormat(t *testing.T) {
 		c.Run, err = NewRun(uuid.Nil)
 		require.NoError(t, err)
 		var p *Partition
-		for begin := time.Now(); p == nil; time.Sleep(time.Millisecond) { // as the runtime does
+		for begin := time.Now(); p == nil; time.Sleep(time.Millisecond) { // the runtime tries again, too
 			if p, err = Open(ctx, &c, Proc{0, 1, ""}, Options{drain: time.Millisecond}); err != nil {
 				require.ErrorIs(t, err, nvmf.ErrConnectionLost, "PDU %d", n)
 				require.Less(t, time.Since(begin), hang)
-				if errors.Is(err, ErrHalfFormatted) { // as the user does
+				if errors.Is(err, ErrHalfFormatted) { // the user starts a new run
 					half++
 					c.Run, err = NewRun(c.Run)
 					require.NoError(t, err)

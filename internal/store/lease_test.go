@@ -26,10 +26,10 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// quick is a pace for tests in which nobody starts at the same time.
+// quick is a pace without a wait for other runs, for tests in which no two runs start at the same time.
 var quick = pace{beat: 10 * time.Millisecond, quiesce: func(context.Context, bool) error { return nil }}
 
-// lines collects what is said.
+// lines collects messages.
 type lines struct {
 	sync.Mutex
 	said []string
@@ -47,7 +47,7 @@ func (l *lines) all() string {
 	return strings.Join(l.said, "\n")
 }
 
-// aRun is the configuration of another run of cfg's store.
+// aRun returns the configuration of a new run of the store. Its id is greater than last.
 func aRun(t *testing.T, cfg *config.Config, last uuid.UUID) *config.Config {
 	c := *cfg
 	var err error
@@ -56,7 +56,7 @@ func aRun(t *testing.T, cfg *config.Config, last uuid.UUID) *config.Config {
 	return &c
 }
 
-// elsewhere is the record of a run on another host.
+// elsewhere returns the record of a run on another host.
 func elsewhere(name string, interval time.Duration) *runrecord.Record {
 	return &runrecord.Record{
 		Holder: microfs.Holder{
@@ -66,8 +66,7 @@ func elsewhere(name string, interval time.Duration) *runrecord.Record {
 	}
 }
 
-// media gives access to the namespace behind a target of cfg, under whatever is
-// done there otherwise.
+// media opens the namespace of a target until the test ends, without a lease or a reservation.
 func media(t *testing.T, cfg *config.Config, number int) (nvmf.Device, nvmf.Queue) {
 	dev, err := connect(ctx, cfg, cfg.Targets[number], false)
 	require.NoError(t, err)
@@ -80,7 +79,7 @@ func media(t *testing.T, cfg *config.Config, number int) (nvmf.Device, nvmf.Queu
 	return dev, q
 }
 
-// put writes both copies of a record.
+// put writes both copies of a record to a target.
 func put(t *testing.T, cfg *config.Config, number int, r *runrecord.Record) {
 	dev, q := media(t, cfg, number)
 	for c := range 2 {
@@ -88,7 +87,7 @@ func put(t *testing.T, cfg *config.Config, number int, r *runrecord.Record) {
 	}
 }
 
-// beats renews a record until the test ends.
+// beats renews a record until the test ends, as a living run does.
 func beats(t *testing.T, cfg *config.Config, number int, r *runrecord.Record) {
 	put(t, cfg, number, r)
 	dev, q := media(t, cfg, number)
@@ -110,7 +109,7 @@ func beats(t *testing.T, cfg *config.Config, number int, r *runrecord.Record) {
 	t.Cleanup(func() { close(stop); <-done })
 }
 
-// record is what is on a target.
+// record returns the run record of a target.
 func record(t *testing.T, cfg *config.Config, number int) *runrecord.Record {
 	dev, err := connect(ctx, cfg, cfg.Targets[number], true)
 	require.NoError(t, err)
@@ -121,7 +120,8 @@ func record(t *testing.T, cfg *config.Config, number int) *runrecord.Record {
 	return f.Record
 }
 
-// TestIdle: who lives, by what the record says and by what this host knows.
+// TestIdle checks whether Idle takes a run for ended, living or unknown, according to its record and to the processes
+// of this host.
 func TestIdle(t *testing.T) {
 	child := exec.Command("sleep", "1000")
 	require.NoError(t, child.Start())
@@ -160,8 +160,8 @@ func TestIdle(t *testing.T) {
 		name     string
 		prepare  func(t *testing.T, cfg *config.Config)
 		takeover bool
-		refused  []string // words of the error
-		waits    bool     // and says so
+		refused  []string // parts of the error; nil: no error
+		waits    bool     // Idle waits for a renewal, and reports that once
 	}{
 		{name: "older store", prepare: func(*testing.T, *config.Config) {}},
 		{name: "ended", prepare: puts(ended)},
@@ -208,7 +208,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestLease: the life of a lease, on a target with reservations and on one without.
+// TestLease takes, renews and ends leases, on a target with reservations and on one without. Meanwhile another run
+// must be refused.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range onBoth(t) {
@@ -217,7 +218,7 @@ func TestLease(t *testing.T) {
 			first := aRun(t, cfg, uuid.Nil)
 			lease, err := takeLease(ctx, first, l.say, quick)
 			require.NoError(t, err)
-			mustOpen(t, first, 2) // formatting leaves the record alone
+			mustOpen(t, first, 2) // formatting must not change the record
 			r := record(t, cfg, 0)
 			require.Equal(t, first.Run, r.Run)
 			require.Equal(t, "default", r.Store)
@@ -258,7 +259,8 @@ func onBoth(t *testing.T) map[string]*config.Config {
 	return map[string]*config.Config{"reservations": served, "file": newStore(t, 16*nvmf.MiB)}
 }
 
-// TestTakeover: who takes a store over keeps it, and the run before says so, once.
+// TestTakeover checks that a run with --takeover gets the lease and keeps it. The previous run must report the loss
+// once, and must not change the new record when it ends.
 func TestTakeover(t *testing.T) {
 	for name, cfg := range onBoth(t) {
 		t.Run(name, func(t *testing.T) {
@@ -286,7 +288,8 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestReleasedMeanwhile: a run whose store was released writes nothing there any more.
+// TestReleasedMeanwhile checks that a run whose store was released by another run reports that and no longer writes
+// to the target.
 func TestReleasedMeanwhile(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newServed(t, 16*nvmf.MiB)
@@ -308,8 +311,7 @@ func TestReleasedMeanwhile(t *testing.T) {
 	require.ErrorIs(t, err, parttable.ErrNoTable)
 }
 
-// TestLeaseOfSeveral: the record of each target is looked at, and all before anything is
-// written.
+// TestLeaseOfSeveral checks that the records of all targets are read before the first one is written.
 func TestLeaseOfSeveral(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 16*nvmf.MiB, 16*nvmf.MiB)
@@ -324,7 +326,7 @@ func TestLeaseOfSeveral(t *testing.T) {
 	require.True(t, bytes.Equal(before, content(t, cfg)[:16*nvmf.MiB]))
 }
 
-// TestLeaseOnData: what is not this store's is not written to.
+// TestLeaseOnData checks that no record is written to a target with other data, or with another store.
 func TestLeaseOnData(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -351,8 +353,8 @@ func TestLeaseOnData(t *testing.T) {
 	}
 }
 
-// TestClockAhead: a run on a host whose clock is far ahead does not keep others out once
-// it has ended.
+// TestClockAhead checks that a later run can begin after a run of a host whose clock was far ahead. The later run
+// must get a greater reservation key.
 func TestClockAhead(t *testing.T) {
 	cfg, _ := newServed(t, 16*nvmf.MiB)
 	ahead := *cfg
@@ -369,7 +371,7 @@ func TestClockAhead(t *testing.T) {
 	lease.End()
 }
 
-// TestStartedTogether: of runs that start in the same instant one goes on.
+// TestStartedTogether checks that exactly one of several runs that start at the same time has the lease in the end.
 func TestStartedTogether(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -395,7 +397,7 @@ func TestStartedTogether(t *testing.T) {
 				require.Truef(t, isBusy(errs[i]), "%v", errs[i])
 				continue
 			}
-			if l.parts[0].renew(ctx) == nil { // a fence may have come after its last look
+			if l.parts[0].renew(ctx) == nil { // another run may have reserved the target after the last check of this one
 				have++
 			}
 		}
@@ -412,8 +414,8 @@ func isBusy(err error) bool {
 	return errors.As(err, new(*InProgressError)) || errors.Is(err, nvmf.ErrFenced)
 }
 
-// TestOverwritten: where nothing keeps the other run out, the one whose record is gone
-// at the last look does not start, and leaves the other's record alone.
+// TestOverwritten checks a target without reservations. A run whose record was overwritten by another run before the
+// last check must fail, and must leave the record of the other run unchanged.
 func TestOverwritten(t *testing.T) {
 	for name, later := range map[string]bool{"by a later run": true, "by an earlier run": false} {
 		t.Run(name, func(t *testing.T) {
@@ -432,8 +434,8 @@ func TestOverwritten(t *testing.T) {
 	}
 }
 
-// TestLeaseOverCuts cuts the connection at every third command that a lease takes, and at
-// every third answer, from its beginning to its end: it comes to be and ends as without.
+// TestLeaseOverCuts cuts the connection at every third command of a lease, and at every third completion, one in each
+// pass. The lease must be taken and ended without an error or a message.
 func TestLeaseOverCuts(t *testing.T) {
 	t.Parallel()
 	cfg, port := newServed(t, 16*nvmf.MiB)
@@ -450,7 +452,7 @@ func TestLeaseOverCuts(t *testing.T) {
 				if p.To != to || p.QID < 1 || p.SQE() == nil && p.CQE() == nil {
 					return none
 				}
-				if !connected[p.Conn] { // that is Connect: a target that cannot be reached at the start is an error
+				if !connected[p.Conn] { // the Connect command: a target that cannot be reached at the start is an error
 					connected[p.Conn] = true
 					return none
 				}

@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// targetsOf returns on which target each rank is, by the tables.
+// targetsOf returns the name of the target of each rank, according to the tables.
 func targetsOf(t *testing.T, infos []RankInfo) (targets []string) {
 	t.Helper()
 	for _, i := range infos {
@@ -21,6 +21,7 @@ func targetsOf(t *testing.T, infos []RankInfo) (targets []string) {
 	return targets
 }
 
+// TestMissing checks which ranks are in no table.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	of := func(size int, ranks ...int) (list []RankInfo) {
@@ -35,7 +36,8 @@ func TestMissing(t *testing.T) {
 	assert.Equal(t, []int{0, 2}, Missing(of(4, 1, 3)))
 }
 
-// The ranks are where the mapping has them, and stay there, whatever a later run is told.
+// TestMappings checks that ranks get the targets that the mapping names, and keep them if a later run has another
+// mapping.
 func TestMappings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -74,8 +76,8 @@ func TestMappings(t *testing.T) {
 	}
 }
 
-// A script that came first leaves the ranks that the mapping has on its target what it does not
-// need, whether it lives or not.
+// TestDivideByMapping checks that a store which a script used first is divided by the mapping of the ranks, not of
+// the script. The script's process has ended or still has the partition open.
 func TestDivideByMapping(t *testing.T) {
 	for _, living := range []bool{false, true} {
 		cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
@@ -98,7 +100,9 @@ func TestDivideByMapping(t *testing.T) {
 	}
 }
 
-// Half a first run, and then another mapping, or a target that was replaced: the ranks that the first target has stay there, and no other ones come.
+// TestUnfinishedMapping checks a store in which only the first target is formatted, because the first run crashed or
+// the other targets were replaced. Ranks that are in its table must stay there, and the first target must get no
+// other ranks, whatever the mapping of the next run is.
 func TestUnfinishedMapping(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB, 64*nvmf.MiB)
 	require.NoError(t, cfg.Set("mapping", "0*2,1,2"))
@@ -126,7 +130,7 @@ func TestUnfinishedMapping(t *testing.T) {
 	}
 }
 
-// This version keeps no copies, and says so before anything is written.
+// TestCopiesAreRefused checks that a mapping with several targets for a rank is refused before anything is written.
 func TestCopiesAreRefused(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	require.NoError(t, cfg.Set("mapping", "0+1,1+0"))
@@ -137,7 +141,8 @@ func TestCopiesAreRefused(t *testing.T) {
 	assert.Empty(t, strings.Trim(string(b), "\x00"))
 }
 
-// A number of ranks that nobody has space for is an error, not a list of them.
+// TestTooManyRanks checks that a number of ranks for which no table has space is refused. Memory must not be
+// allocated for each of them.
 func TestTooManyRanks(t *testing.T) {
 	for _, plan := range []string{"round-robin", "0*2,1"} {
 		cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
@@ -147,8 +152,8 @@ func TestTooManyRanks(t *testing.T) {
 	}
 }
 
-// Where every target is formatted a rank finds its partition by the tables, without any mapping's
-// help.
+// TestFoundByTheTables checks that ranks find their partitions by the tables of formatted targets, although the
+// mapping names other targets.
 func TestFoundByTheTables(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	gens, _ := mustOpen(t, cfg, 4)

@@ -22,7 +22,7 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// TestPartners: each target is mirrored once, in another failure domain.
+// TestPartners checks that each target is mirrored on one other target, which is in another failure domain.
 func TestPartners(t *testing.T) {
 	for _, test := range []struct {
 		addresses string
@@ -60,18 +60,19 @@ func TestPartners(t *testing.T) {
 	}
 }
 
-// served is a target that can be lost.
+// served is a target that a test can stop.
 type served struct {
 	t    *testing.T
 	id   nvmf.TransportID
 	stop func()
 }
 
-// serve starts a target with a namespace, at the address of the one before if there is one.
+// serve starts a target with one namespace on a free port.
 func serve(t *testing.T, number int, memory target.Backing) *served {
 	return serveAt(t, "127.0.0.1:0", number, memory)
 }
 
+// serveAt starts a target with one namespace at an address.
 func serveAt(t *testing.T, address string, number int, memory target.Backing) *served {
 	nqn := fmt.Sprintf("nqn.2014-08.org.example:mirror%d", number)
 	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{Backing: memory}}}}})
@@ -95,12 +96,12 @@ func blankMemory(t *testing.T) target.Backing {
 	return outlasting{memory}
 }
 
-// outlasting is what a namespace holds, beyond its target.
+// outlasting keeps the content of a namespace when its target is closed.
 type outlasting struct{ target.Backing }
 
 func (outlasting) Close() error { return nil }
 
-// mirrored is a run of a store on two targets.
+// mirrored is a run of a mirrored store, with its ranks and messages.
 type mirrored struct {
 	t     *testing.T
 	cfg   *config.Config
@@ -164,7 +165,8 @@ func (m *mirrored) end() {
 	m.lease.End()
 }
 
-// TestMirror loses either target in the middle of a run, goes on without it, gets another one in its place, and loses the one that was left.
+// TestMirror loses one target during a run, which must continue. It runs without the target, brings the target back,
+// and then replaces each target by an empty one. The files must remain in all cases.
 func TestMirror(t *testing.T) {
 	for lost := range 2 {
 		t.Run(fmt.Sprint("target ", lost), func(t *testing.T) {
@@ -189,7 +191,7 @@ func TestMirror(t *testing.T) {
 			run.end()
 			require.Equal(t, 1, strings.Count(run.said.String(), "is lost"), run.said.String())
 
-			// Without it.
+			// A run starts without the lost target.
 			run = startMirrored(t, targets...)
 			run.check("before", "after")
 			run.write("without")
@@ -200,7 +202,7 @@ func TestMirror(t *testing.T) {
 			assert.True(t, since.Equal(recorded), "since %v, and recorded is %v", since, recorded)
 			require.Contains(t, run.said.String(), "goes on without it")
 
-			// What it had is behind: it gets what it lacks.
+			// The target is back with outdated content, and the run copies the missing data to it.
 			targets[lost] = serve(t, lost, memory[lost])
 			run = startMirrored(t, targets...)
 			for _, s := range []int{lost, left} { // each target is in two mirrors
@@ -210,7 +212,7 @@ func TestMirror(t *testing.T) {
 			run.write("again")
 			run.end()
 
-			// Lost for good, and so is the other one then.
+			// Each target in turn is lost with its content and replaced by an empty one.
 			for _, s := range []int{lost, left} {
 				targets[s].stop()
 				_, err := takeLease(ctx, mirrorConfig(t, targets...), run.say, quick)
@@ -231,7 +233,8 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// TestMirrorOutdated: a target that is back while the job runs is told that it is behind. When the other one is lost then, and replaced, the start is refused.
+// TestMirrorOutdated checks that a lost target is marked as outdated when it can be reached again during the run. If
+// the other target is then replaced by an empty one, the next run must be refused.
 func TestMirrorOutdated(t *testing.T) {
 	t.Parallel()
 	memory := blankMemory(t)
@@ -255,7 +258,7 @@ func TestMirrorOutdated(t *testing.T) {
 	require.ErrorIs(t, err, mirror.ErrStale)
 
 	cfg := mirrorConfig(t, targets...)
-	cfg.Fresh, cfg.Takeover = true, true // the record of the first run, whose process lives, is on that side
+	cfg.Fresh, cfg.Takeover = true, true // the outdated target has the record of the first run, whose process lives
 	lease, err := takeLease(ctx, cfg, run.say, quick)
 	require.NoError(t, err)
 	require.NoError(t, Reset(ctx, cfg))
@@ -271,7 +274,8 @@ func degradedOf(l *Lease) []nvmf.TransportID {
 	return lost
 }
 
-// TestMirrorFixed: a mirrored store is not opened as one that is not, nor the other way round.
+// TestMirrorFixed checks that a mirrored store cannot be opened without mirrors, and a store without mirrors cannot
+// be opened as a mirrored one.
 func TestMirrorFixed(t *testing.T) {
 	t.Parallel()
 	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}
@@ -291,7 +295,7 @@ func TestMirrorFixed(t *testing.T) {
 	require.ErrorIs(t, err, parttable.ErrOtherMirror)
 }
 
-// TestMirrorForeign: a namespace in the place of a lost one is not written to if it holds something else.
+// TestMirrorForeign checks that a namespace in the place of a lost target is refused if it has other data.
 func TestMirrorForeign(t *testing.T) {
 	t.Parallel()
 	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}
@@ -335,8 +339,8 @@ func TestMirrorOlderImage(t *testing.T) {
 	}
 }
 
-// TestMirrorElsewhere loses a target in another process of the job only. The run reports the loss, and records on the target that it is
-// outdated.
+// TestMirrorElsewhere loses a target in another process of the job only. The run must report the loss, and must
+// record on the target that it is outdated.
 func TestMirrorElsewhere(t *testing.T) {
 	t.Parallel()
 	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}

@@ -19,7 +19,8 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// TestMirrorDamage: what is damaged on one side is read from the other one, verification finds it on either, and a repair writes both.
+// TestMirrorDamage damages data on either target of a mirror. Reads must return the data of the other target, Verify
+// must report the damage of both targets, and Repair must write both.
 func TestMirrorDamage(t *testing.T) {
 	t.Parallel()
 	const unit = 32 * int64(nvmf.KiB)
@@ -52,7 +53,7 @@ func TestMirrorDamage(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, data[at:][:n], b[:n], "at %d", at)
 	}
-	data[4*unit+1]++ // the rest of the unit is read
+	data[4*unit+1]++ // a partial write: the rest of the damaged unit is read from the other side
 	_, err = f.WriteAt([][]byte{data[4*unit+1:][:1]}, 4*unit+1)
 	require.NoError(t, err)
 	for _, at := range []int64{unit, 2 * unit, 6 * unit} {
@@ -83,12 +84,12 @@ func where(t *testing.T, memory target.Backing, what []byte) int {
 	return at
 }
 
-// flip changes a bit of a namespace.
+// flip changes a bit of the byte at which some bytes begin in a namespace.
 func flip(t *testing.T, memory target.Backing, what []byte) {
 	require.NoError(t, memory.WriteAt([]byte{what[0] ^ 1}, int64(where(t, memory, what))))
 }
 
-// A place is damaged: on which target, and where in the file.
+// A place is the target and the offset in the file of a damaged range.
 type place struct {
 	target int
 	offset int64
@@ -109,13 +110,13 @@ func damagedPlaces(t *testing.T, cfg *config.Config) (list []place) {
 	return list
 }
 
-// unreadable is the content of a namespace with a part that cannot be read.
+// unreadable is a namespace in which one position cannot be read.
 type unreadable struct {
 	target.Backing
-	at atomic.Int64 // 0: all of it can be
+	at atomic.Int64 // the position; 0: none
 }
 
-// Memory has the target call ReadAt.
+// Memory returns nil, so that the target calls ReadAt.
 func (u *unreadable) Memory() []byte { return nil }
 
 func (u *unreadable) ReadAt(b []byte, off int64) error {
@@ -125,7 +126,8 @@ func (u *unreadable) ReadAt(b []byte, off int64) error {
 	return u.Backing.ReadAt(b, off)
 }
 
-// TestMirrorSourceDamaged damages a sector of the remaining target. The run continues, and names the damaged target.
+// TestMirrorSourceDamaged makes a part of the only complete target unreadable while the other one has to be restored.
+// The run must start without the other target. Its messages must name the target with the damage.
 func TestMirrorSourceDamaged(t *testing.T) {
 	t.Parallel()
 	left := &unreadable{Backing: blankMemory(t)}

@@ -13,12 +13,13 @@ import (
 	"nvmecr/nvmf/mirror"
 )
 
-// TestMirrorUsed: a target in the place of a lost one gets what is in use, and keeps what it had in the other places. That is all that is needed when the other one is lost.
+// TestMirrorUsed checks that a target in the place of a lost one gets the used space of the mirror only. Those copies
+// must suffice when the other target is lost and replaced.
 func TestMirrorUsed(t *testing.T) {
 	t.Parallel()
 	targets := []*served{serve(t, 0, blankMemory(t)), serve(t, 1, blankMemory(t))}
 	run := startMirrored(t, targets...)
-	names := []string{"a", "b", strings.Repeat("long", 30)} // the last one has MiB of its own
+	names := []string{"a", "b", strings.Repeat("long", 30)} // the files of the last name are larger than 1 MiB
 	for _, name := range names {
 		run.write(name)
 	}
@@ -52,7 +53,7 @@ func TestMirrorUsed(t *testing.T) {
 	run.end()
 }
 
-// usedOfHome returns how many MiB are in use of the first mirror.
+// usedOfHome returns the number of MiB in use in the mirror whose home is the first target.
 func usedOfHome(t *testing.T, run *mirrored) (n int) {
 	dev, err := connect(ctx, run.cfg, run.cfg.Targets[0], true)
 	require.NoError(t, err)

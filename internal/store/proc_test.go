@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestPlaceFromEnv checks the rank and the number of ranks for the environments of launchers.
 func TestPlaceFromEnv(t *testing.T) {
 	type env map[string]string
 	for _, c := range []struct {

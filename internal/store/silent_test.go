@@ -16,8 +16,8 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// TestSilentTarget lets the target fall silent for good at every few PDUs of
-// what looks at a store: it ends with an error, in about the time-out.
+// TestSilentTarget lets the target stop answering at different PDUs of functions that read a store. Each must return
+// an error after about the time-out.
 func TestSilentTarget(t *testing.T) {
 	cfg, port := newServed(t, 16*nvmf.MiB)
 	mustOpen(t, cfg, 1)
@@ -81,7 +81,7 @@ func TestSilentTarget(t *testing.T) {
 				case ended:
 				case wire.Struck() > 0:
 					n += tt.step
-				default: // a busy machine was silent for too long itself
+				default: // the target answered, but later than the time-out allows: the machine is busy
 					patience *= 2
 					require.Less(t, patience, hang, "PDU %d: %v", n, err)
 				}
@@ -91,8 +91,7 @@ func TestSilentTarget(t *testing.T) {
 	}
 }
 
-// newServed returns a store on a namespace of a target with reservations, and
-// the target's port.
+// newServed returns a store on a target with reservations, and the port of the target.
 func newServed(t *testing.T, size nvmf.Bytes) (cfg *config.Config, port string) {
 	const nqn = "nqn.2014-08.org.example:store"
 	memory, err := target.NewMemory(size, 4*nvmf.KiB)

@@ -12,10 +12,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// spaceOf returns the bytes that files can have in a partition.
+// spaceOf returns the capacity of a partition for file data.
 func spaceOf(s microfs.StatFS) nvmf.Bytes { return nvmf.Bytes(s.Blocks) * s.Hugeblock }
 
-// divided is a store with one tree that ranks have come to: the space of the index's partition, and that of each rank's.
+// divided gives a store with one tree partitions for ranks. It returns the capacity of the singleton partition, which
+// has the index, and of the partition of one rank.
 func divided(t *testing.T, cfg *config.Config, ranks int) (index, each nvmf.Bytes) {
 	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
 		_, err := singleton.Grow(ctx, cfg, ranks, quietly)
@@ -28,23 +29,24 @@ func divided(t *testing.T, cfg *config.Config, ranks int) (index, each nvmf.Byte
 	return index, each
 }
 
-// TestSpaceOfRanks: nearly all of a store with one tree is for files of ranks, and processes without a rank have some of it.
+// TestSpaceOfRanks checks which part of a store with one tree the ranks get, and which part is for processes without
+// a rank.
 func TestSpaceOfRanks(t *testing.T) {
 	t.Parallel()
 	const mib, gib = nvmf.MiB, nvmf.GiB
 	for _, tt := range []struct {
 		size  nvmf.Bytes
 		ranks int
-		all   int // percent of the store at least that are for files of ranks
+		all   int // minimum percentage of the store for files of ranks
 		index nvmf.Bytes
 	}{
 		{64 * mib, 2, 74, 8 * mib},
 		{64 * mib, 8, 65, 8 * mib},
 		{256 * mib, 2, 86, 16 * mib},
-		{256 * mib, 64, 56, 16 * mib}, // 2304 KiB each
+		{256 * mib, 64, 56, 16 * mib}, // 2304 KiB for each rank
 		{512 * mib, 2, 87, 32 * mib},
 		{512 * mib, 8, 86, 32 * mib},
-		{512 * mib, 16, 83, 32 * mib}, // a partition begins on a multiple of 1 MiB, which are 3% of it here
+		{512 * mib, 16, 83, 32 * mib}, // the alignment of 1 MiB is 3% of a partition here
 		{gib, 2, 87, 64 * mib},
 		{gib, 16, 86, 64 * mib},
 		{16 * gib, 2, 87, gib},
@@ -61,7 +63,7 @@ func TestSpaceOfRanks(t *testing.T) {
 	}
 }
 
-// TestTooSmallForRanks: the error says which store would do.
+// TestTooSmallForRanks checks that the error for a store that is too small for its ranks names a sufficient size.
 func TestTooSmallForRanks(t *testing.T) {
 	cfg := newTree(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {

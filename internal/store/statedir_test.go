@@ -28,6 +28,7 @@ func openState(t *testing.T) *StateDir {
 	return d
 }
 
+// TestStateDirPlace checks the path and mode of a state directory, and which directories are listed.
 func TestStateDirPlace(t *testing.T) {
 	d := openState(t)
 	assert.Equal(t, filepath.Join(os.Getenv("XDG_STATE_HOME"), "nvmecr", "melt"), d.Path)
@@ -59,7 +60,7 @@ func TestStateDirPlace(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A directory of another user is only read, also by root.
+// TestStateDirOfAnotherUser checks that the state directory of another user can only be read, also by root.
 func TestStateDirOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can give a directory away")
@@ -76,6 +77,7 @@ func TestStateDirOfAnotherUser(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestRecord checks that a record can be written, loaded and removed, and the error for a damaged one.
 func TestRecord(t *testing.T) {
 	d := openState(t)
 	_, err := d.Load()
@@ -104,8 +106,8 @@ func TestRecord(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// An image that is shorter than it was, or gone, is refused: nobody begins anew over
-// what is left of it.
+// TestCheckImage checks that an image that is missing, or shorter than in the last run, is refused. Otherwise a run
+// would format the store again and overwrite the rest of its data.
 func TestCheckImage(t *testing.T) {
 	d := openState(t)
 	require.NoError(t, d.CheckImage(), "nothing is known of it")
@@ -125,7 +127,8 @@ func TestCheckImage(t *testing.T) {
 	}
 }
 
-// The lock is held as long as any process that inherited it lives.
+// TestStateDirLock checks that the lock is held until every process that inherited it has ended, and that the error
+// names the holder.
 func TestStateDirLock(t *testing.T) {
 	d := openState(t)
 	l, err := d.Lock()
@@ -135,7 +138,7 @@ func TestStateDirLock(t *testing.T) {
 	require.ErrorAs(t, err, &locked)
 	assert.ErrorIs(t, err, syscall.EBUSY)
 	me := self(uuid.Nil)
-	me.Machine = uuid.Nil // is not in the file
+	me.Machine = uuid.Nil // the lock file does not have it
 	assert.Equal(t, me, locked.Holder)
 	assert.ErrorContains(t, err, fmt.Sprintf("process %d of host %s;", me.PID, me.Host))
 	assert.False(t, locked.Outlived())
@@ -170,7 +173,7 @@ func TestStateDirLock(t *testing.T) {
 	l, err = d.Lock()
 	require.NoError(t, err)
 
-	// A lock of a directory that was removed meanwhile is no lock.
+	// Lock fails if the directory was removed.
 	require.NoError(t, d.Remove())
 	second, err := d.Lock()
 	require.ErrorIs(t, err, fs.ErrNotExist, "the directory is gone")
@@ -178,7 +181,8 @@ func TestStateDirLock(t *testing.T) {
 	require.NoError(t, l.Unlock())
 }
 
-// A record of another version that is longer leaves nothing behind, and one that is not cut off yet is not read.
+// TestLockRecord checks that a shorter line replaces all of a longer record of another version. A reader must use
+// only the first line, since the rest may not be truncated yet.
 func TestLockRecord(t *testing.T) {
 	d := openState(t)
 	path := filepath.Join(d.Path, "lock")
@@ -198,7 +202,8 @@ func TestLockRecord(t *testing.T) {
 	assert.Equal(t, microfs.Holder{PID: 12, Start: 34}, locked.Holder)
 }
 
-// A record that differs in its time only need not be written.
+// TestSameRecord checks that records count as equal if only their times differ, or the address of the embedded
+// target.
 func TestSameRecord(t *testing.T) {
 	one := Record{Embedded: true, Size: 1, Settings: map[string]string{"target": "a", "log": "info"}}
 	two := Record{Embedded: true, Size: 1, Settings: map[string]string{"target": "b", "log": "info"}, Time: time.Now()}

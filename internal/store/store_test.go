@@ -32,7 +32,8 @@ import (
 
 var ctx = context.Background()
 
-// The test program is also a rank: see TestRanksRaceToFormat.
+// TestMain runs the tests. With STORE_TEST_RANK or STORE_TEST_GROW in the environment the test program is a process
+// of a job instead.
 func TestMain(m *testing.M) {
 	if proc := os.Getenv("STORE_TEST_RANK"); proc != "" {
 		if err := beRank(proc); err != nil {
@@ -48,14 +49,15 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	_ = flag.Set("test.parallel", waiting) // every test has that flag, and the command line may change it
+	_ = flag.Set("test.parallel", waiting) // the flag always exists, and the command line can override it
 	os.Exit(m.Run())
 }
 
-// waiting is how many parallel tests run at the same time: they wait for what is gone, and for a disk.
+// waiting is the number of tests that run in parallel. It does not depend on the number of cores, since these tests
+// mostly wait for lost targets and for the disk.
 const waiting = "6"
 
-// grow makes partitions for so many ranks.
+// grow gives the store partitions for the given number of ranks.
 func grow(ranks string) error {
 	cfg, err := config.FromEnv(os.Getenv)
 	if err != nil {
@@ -73,8 +75,8 @@ func grow(ranks string) error {
 	return err
 }
 
-// beRank opens the partition of "RANK/SIZE", says its generation, and closes it
-// when stdin ends or, if STORE_TEST_YIELDS is set, when it is asked to.
+// beRank opens the partition of "RANK/SIZE", prints its generation, and closes it at the end of stdin. If
+// STORE_TEST_YIELDS is set it also closes it when another process asks for it.
 func beRank(text string) error {
 	var proc Proc
 	if _, err := fmt.Sscanf(text, "%d/%d", &proc.Rank, &proc.Size); err != nil {
@@ -97,10 +99,10 @@ func beRank(text string) error {
 	return p.Close()
 }
 
-// hang is how long nothing takes, on however busy a machine.
+// hang is longer than any step of a test takes, also on a busy machine.
 const hang = 5 * time.Minute
 
-// openWaiting opens a partition as the runtime does: what cannot be reached is tried again.
+// openWaiting opens a partition as the runtime does: it tries again if a target cannot be reached.
 func openWaiting(cfg *config.Config, proc Proc, o Options) (p *Partition, err error) {
 	for begin := time.Now(); ; {
 		p, err = Open(ctx, cfg, proc, o)
@@ -110,8 +112,8 @@ func openWaiting(cfg *config.Config, proc Proc, o Options) (p *Partition, err er
 	}
 }
 
-// newStore makes files of the given sizes and a configuration that has them as
-// its targets, for ranks that have files of their own.
+// newStore returns the configuration of a store whose targets are new files of the given sizes. Each rank has a tree
+// of its own.
 func newStore(t *testing.T, sizes ...nvmf.Bytes) *config.Config {
 	t.Helper()
 	cfg := config.Default()
@@ -145,7 +147,7 @@ func mustOpen(t *testing.T, cfg *config.Config, size int) (gens []uint64, entrie
 	gens, entries = make([]uint64, size), make([]parttable.Entry, size)
 	errs := make([]error, size)
 	var wg sync.WaitGroup
-	for r := size - 1; r >= 0; r-- { // those who wait come first
+	for r := size - 1; r >= 0; r-- { // the ranks that wait for formatting start first
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -165,6 +167,8 @@ func mustOpen(t *testing.T, cfg *config.Config, size int) (gens []uint64, entrie
 	return gens, entries
 }
 
+// TestFormatAndReopen checks that a job formats its targets, that the next job finds the same partitions, and that
+// readers from outside find them too.
 func TestFormatAndReopen(t *testing.T) {
 	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
 	gens, entries := mustOpen(t, cfg, 5)
@@ -186,7 +190,7 @@ func TestFormatAndReopen(t *testing.T) {
 		assert.Equal(t, cfg.Targets[r%2], info.Target)
 		assert.Equal(t, microfs.Segment{Start: entries[r].Start, Length: entries[r].Length}, info.Segment)
 	}
-	// A reader from outside needs no size.
+	// A reader from outside need not know the number of ranks.
 	p, err := Open(ctx, cfg, Proc{Rank: 3}, Options{ReadOnly: true})
 	require.NoError(t, err)
 	assert.Equal(t, cfg.Targets[1], p.Target)
@@ -195,7 +199,7 @@ func TestFormatAndReopen(t *testing.T) {
 	require.ErrorContains(t, err, "no target has a partition of rank 5")
 }
 
-// Fewer ranks than targets leave targets unused.
+// TestMoreTargetsThanRanks checks that targets without a rank stay unused.
 func TestMoreTargetsThanRanks(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB, 32*nvmf.MiB, 32*nvmf.MiB)
 	mustOpen(t, cfg, 2)
@@ -204,7 +208,7 @@ func TestMoreTargetsThanRanks(t *testing.T) {
 	assert.Len(t, infos, 2)
 }
 
-// What is refused, and that nothing is written then.
+// TestRefused checks the errors for settings that do not match the store, and that nothing is written in these cases.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	big := 16 * nvmf.MiB
@@ -249,6 +253,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestOtherUser checks that root can read a store of another user, and can neither write nor release it.
 func TestOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can make a table of another user")
@@ -268,7 +273,7 @@ func TestOtherUser(t *testing.T) {
 	require.ErrorIs(t, err, parttable.ErrOtherOwner)
 	require.ErrorIs(t, Reset(ctx, cfg), parttable.ErrOtherOwner)
 	require.True(t, bytes.Equal(before, content(t, cfg)))
-	// Root may look, but not release.
+	// Root can read the store, but not release it.
 	_, err = Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{ReadOnly: true})
 	require.ErrorIs(t, err, microfs.ErrUnformatted)
 	_, err = Release(ctx, cfg)
@@ -276,6 +281,7 @@ func TestOtherUser(t *testing.T) {
 	require.True(t, bytes.Equal(before, content(t, cfg)))
 }
 
+// TestTooSmall checks that a target that is too small for its ranks is refused and not written to.
 func TestTooSmall(t *testing.T) {
 	cfg := newStore(t, 8*nvmf.MiB)
 	before := content(t, cfg)
@@ -285,6 +291,7 @@ func TestTooSmall(t *testing.T) {
 	require.True(t, bytes.Equal(before, content(t, cfg)))
 }
 
+// TestReaderFormatsNothing checks that a reader does not format a target.
 func TestReaderFormatsNothing(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
@@ -296,6 +303,7 @@ func TestReaderFormatsNothing(t *testing.T) {
 	require.True(t, bytes.Equal(before, content(t, cfg)))
 }
 
+// TestWaitForTheLowestRank checks the error of a rank whose target is not formatted in time.
 func TestWaitForTheLowestRank(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB, 32*nvmf.MiB)
 	cfg.Timeout = time.Second
@@ -307,8 +315,8 @@ func TestWaitForTheLowestRank(t *testing.T) {
 	assert.Contains(t, err.Error(), cfg.Targets[1].String())
 }
 
-// A rank that waits for another one to format its target hears of it: when there is a table, before
-// the other one has mounted, or that there will be none.
+// TestFormatted checks when Options.Formatted is called. The rank that formats calls it as soon as there is a table.
+// A rank that needs the table calls it to wait, and returns its error.
 func TestFormatted(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	said := errors.New("rank 0: no space")
@@ -320,7 +328,7 @@ func TestFormatted(t *testing.T) {
 	format := func() error {
 		told++
 		_, err := Ranks(ctx, cfg)
-		return err // there is a table
+		return err // nil: the table exists
 	}
 	open := func(rank int, formatted func() error) {
 		p, err := Open(ctx, cfg, Proc{Rank: rank, Size: 2}, Options{Formatted: formatted})
@@ -333,13 +341,13 @@ func TestFormatted(t *testing.T) {
 	open(0, format)
 	require.Equal(t, 2, told, "those who wait need not know that there was a table")
 
-	// One that cannot format may try again: that is for its caller to tell.
+	// A rank that fails to format does not call Formatted: its caller may try again.
 	small := newStore(t, 4*nvmf.MiB)
 	_, err = Open(ctx, small, Proc{Rank: 0, Size: 2}, Options{Formatted: func() error { panic("told") }})
 	require.ErrorIs(t, err, microfs.ErrTooSmall)
 }
 
-// On a device nobody else can see every process formats for itself.
+// TestPrivateDevice checks that every process formats a device that only this process can use.
 func TestPrivateDevice(t *testing.T) {
 	cfg := config.Default()
 	require.NoError(t, cfg.Set("target", "mem:64M"))
@@ -350,6 +358,8 @@ func TestPrivateDevice(t *testing.T) {
 	}
 }
 
+// TestDamagedCopyIsRepaired checks that the lowest rank repairs a damaged copy of the table, and that other ranks
+// only read the other copy.
 func TestDamagedCopyIsRepaired(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
@@ -360,7 +370,7 @@ func TestDamagedCopyIsRepaired(t *testing.T) {
 	defer f.Close()
 	_, err = f.WriteAt(bytes.Repeat([]byte{0x5a}, 4096), 0)
 	require.NoError(t, err)
-	// A rank that is not the lowest only reads past the damage.
+	// A rank that is not the lowest uses the other copy and repairs nothing.
 	p, err := Open(ctx, cfg, Proc{Rank: 1, Size: 2}, Options{})
 	require.NoError(t, err)
 	assert.Equal(t, gens[1], p.Table.Generation)
@@ -372,6 +382,8 @@ func TestDamagedCopyIsRepaired(t *testing.T) {
 	require.True(t, bytes.Equal(whole, content(t, cfg)[:parttable.HeadSize]))
 }
 
+// TestResetAndRelease checks that Reset allows another number of ranks, that Release deletes the store, and that
+// neither changes another store.
 func TestResetAndRelease(t *testing.T) {
 	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB, 32*nvmf.MiB)
@@ -387,7 +399,7 @@ func TestResetAndRelease(t *testing.T) {
 	other, _ := mustOpen(t, cfg, 3)
 	assert.NotEqual(t, gens[0], other[0])
 
-	// Another store's targets are left alone, all of them.
+	// No target of another store is changed.
 	before := content(t, cfg)
 	stranger := *cfg
 	stranger.Name = "stranger"
@@ -404,6 +416,7 @@ func TestResetAndRelease(t *testing.T) {
 	require.ErrorIs(t, err, parttable.ErrOtherName)
 }
 
+// TestResetOverwritesData checks that only Reset may replace data that is no store.
 func TestResetOverwritesData(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	require.NoError(t, os.WriteFile(cfg.Targets[0].Address, bytes.Repeat([]byte("data"), 8<<20), 0o600))
@@ -445,8 +458,8 @@ func (p *rankProcess) line() string {
 	return strings.TrimSpace(s)
 }
 
-// Processes of all ranks come at once, those of the lowest rank twice: one of
-// the two formats, the other is told that the partition is taken.
+// TestRanksRaceToFormat starts processes of all ranks at the same time, and two of the lowest rank. One of these two
+// must format the target. The other one must get the error that the partition is in use.
 func TestRanksRaceToFormat(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	const size = 4
@@ -474,14 +487,14 @@ func TestRanksRaceToFormat(t *testing.T) {
 	}
 }
 
-// A process that asks gets the partition from one that yields.
+// TestYield checks that a process gets the partition from one that yields, and is refused by one that does not.
 func TestYield(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	first := startRank(t, cfg, 0, 1, "STORE_TEST_YIELDS=1")
 	require.Contains(t, first.line(), "generation")
 	p, err := Open(ctx, cfg, Proc{Rank: 0, Size: 1}, Options{})
 	require.NoError(t, err)
-	// This one does not yield.
+	// This process does not yield the partition.
 	second := startRank(t, cfg, 0, 1)
 	require.Contains(t, second.line(), strconv.Itoa(os.Getpid()))
 	require.NoError(t, p.Close())
@@ -494,13 +507,14 @@ func TestYield(t *testing.T) {
 	assert.Equal(t, third.Process.Pid, taken.PID)
 }
 
+// TestLockKey checks that names of locks differ between ranks, stores and targets, and are not too long.
 func TestLockKey(t *testing.T) {
 	cfg := newStore(t, nvmf.MiB)
 	cfg.Name = strings.Repeat("n", parttable.MaxName)
 	assert.LessOrEqual(t, len(lockKey(cfg, 1<<20)), owner.MaxKey)
 	seen := map[string]bool{lockKey(cfg, 1): true}
 	other := *cfg
-	other.Name = cfg.Name[1:] + "m" // differs only in what the key leaves out
+	other.Name = cfg.Name[1:] + "m" // differs only in the part that the key has as a hash
 	moved := *cfg
 	moved.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: "/elsewhere"}}
 	for _, k := range []string{lockKey(cfg, 2), lockKey(&other, 1), lockKey(&moved, 1)} {

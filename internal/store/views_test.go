@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestViewOfRank: who reads the partition of a rank sees what was acknowledged before the moment that it names, and looks again no more
-// often than that.
+// TestViewOfRank checks that a reader of a rank's partition sees everything that was acknowledged before the time
+// that it passes. If the view is newer than that time the partition must not be read again.
 func TestViewOfRank(t *testing.T) {
 	cfg := newTree(t, 128*nvmf.MiB, 128*nvmf.MiB)
 	v := NewViews(cfg, nil)
@@ -53,7 +53,8 @@ func TestViewOfRank(t *testing.T) {
 	require.ErrorIs(t, err, microfs.ErrUnformatted)
 }
 
-// TestSpaceOfViews: what files have in the partitions of all ranks, also in those that nobody has written to or can read.
+// TestSpaceOfViews checks the sum of the space in the partitions of all ranks, including partitions that were never
+// written.
 func TestSpaceOfViews(t *testing.T) {
 	cfg := newTree(t, 256*nvmf.MiB, 128*nvmf.MiB)
 	v := NewViews(cfg, nil)
