@@ -14,8 +14,8 @@ import (
 // blankSize is large enough for an empty file system.
 const blankSize = nvmf.MiB
 
-// Blank mounts an empty file system in memory, for reading. It replaces a singleton partition that was never written:
-// so reading formats nothing.
+// Blank mounts an empty file system in memory, for reading. Readers get it instead of a singleton partition that was
+// never written, because a reader formats nothing.
 func Blank(ctx context.Context, cfg *config.Config) (*microfs.FS, error) {
 	const lba = 4096
 	dev, err := memdev.New(blankSize, lba, memdev.Options{})

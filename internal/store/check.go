@@ -24,11 +24,11 @@ const (
 	FoundTableCopy microfs.FindingKind = "table-copy"
 )
 
-// CheckOptions are the options of Check, and the functions that it calls: for the targets in order, and for the
-// partitions in the order of ranks. The targets come first; with Repair they come last, with the findings that are
-// left.
+// CheckOptions are the options of Check. Target gets the report of each target, in their order, and Part the report
+// of each partition, in the order of ranks. Check calls Target first. With Repair it calls Target last, with the
+// findings that remain.
 type CheckOptions struct {
-	Rank   int  // the one to check, parttable.Singleton, or AllRanks
+	Rank   int  // the rank to check, parttable.Singleton, or AllRanks
 	Repair bool // repair what can be repaired
 	Target func(*TargetReport)
 	Part   func(*PartReport)
@@ -38,7 +38,7 @@ type CheckOptions struct {
 type TargetReport struct {
 	Target   nvmf.TransportID
 	Findings []microfs.Finding // about the partition table; offsets are in the namespace
-	Err      error             // it could not be checked
+	Err      error             // reason why the target could not be checked
 }
 
 // A PartReport has the findings about a rank's partition.
@@ -48,8 +48,8 @@ type PartReport struct {
 	Segment microfs.Segment
 	// CheckReport has the current findings: after the repair, if there was one.
 	*microfs.CheckReport
-	Repaired []string // what was done
-	Err      error    // it could not be checked, or repaired
+	Repaired []string // messages about the repairs
+	Err      error    // reason why the partition could not be checked or repaired
 }
 
 // Check examines the tables and partitions of the store, and calls o's functions with the findings. Without o.Repair it
@@ -98,7 +98,7 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	for i := range parts {
 		r := parts[i].check(ctx, o.Repair)
 		if (r.Rank == parttable.Singleton || r.Rank == parttable.Copies) && r.Err == nil && r.Unformatted {
-			continue // most jobs have no use for it
+			continue // an unused partition of this kind is normal
 		}
 		o.Part(r)
 	}
@@ -114,7 +114,8 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	return nil
 }
 
-// inspect checks the table of c's target. foreign is true if the table is of another store.
+// inspect checks the table of c's target. foreign is not nil if the table does not match the configuration, for
+// example if it is another store's.
 func (c *partCheck) inspect(ctx context.Context, r *TargetReport, repair bool) (foreign, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -156,7 +157,7 @@ func tableFindings(h *parttable.Health) []microfs.Finding {
 	}
 	switch {
 	case h.Table == nil:
-	case h.Table.Empty(): // no run repairs it
+	case h.Table.Empty(): // no rank's run repairs a table without partitions
 		remedy += "; --repair writes it again"
 	default:
 		remedy += fmt.Sprintf("; --repair of rank %d, or its next run, writes it again", h.Table.Keeper())
@@ -184,7 +185,7 @@ type partCheck struct {
 	dev    nvmf.Device
 	table  *parttable.Table
 	entry  parttable.Entry
-	keeper bool // it is this rank that repairs the table, and there is reason to
+	keeper bool // the table is damaged, and the repair of this rank includes it
 }
 
 func (c *partCheck) check(ctx context.Context, repair bool) *PartReport {

@@ -44,7 +44,7 @@ func connectTo(ctx context.Context, cfg *config.Config, id nvmf.TransportID, rea
 	nqn := cfg.Host()
 	host := hostID(nqn)
 	if !readOnly && cfg.Run != uuid.Nil {
-		host = cfg.Run // reservations are a host's: to the targets each run is one
+		host = cfg.Run // a reservation belongs to a host identifier: each run has its own
 	}
 	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: overTCP(cfg, nqn, host, keys, psk)})
 }
@@ -61,7 +61,7 @@ func Discover(ctx context.Context, cfg *config.Config, at nvmf.TransportID) ([]n
 	return tcp.Discover(ctx, at, overTCP(cfg, nqn, hostID(nqn), keys, psk))
 }
 
-// overTCP returns the options by which a host connects to targets.
+// overTCP returns the options for connections to targets over TCP.
 func overTCP(cfg *config.Config, nqn string, host uuid.UUID, keys dhchap.Keys, psk tlspsk.Key) tcp.Options {
 	return tcp.Options{
 		PSK:          psk,
@@ -94,8 +94,7 @@ func readTable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*partt
 	return parttable.Read(ctx, dev)
 }
 
-// hostID is the host identifier that goes with an NQN: the UUID in it, or one
-// derived from it.
+// hostID returns the host identifier for an NQN: the UUID in the NQN, or one that is derived from it.
 func hostID(nqn string) uuid.UUID {
 	if i := strings.LastIndex(nqn, ":uuid:"); i >= 0 {
 		if id, err := uuid.Parse(nqn[i+len(":uuid:"):]); err == nil {
@@ -105,7 +104,7 @@ func hostID(nqn string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(nqn))
 }
 
-// want is what this store's table of target t must contain. A size of 0 matches any.
+// want returns the required content of the table of target t. A size of 0 matches any.
 func want(cfg *config.Config, t, targets, size int) parttable.Want {
 	return parttable.Want{
 		Name: cfg.Name, UID: uint32(os.Geteuid()), Size: size, Target: t, Targets: targets, Mirrored: cfg.CopiesSync,
@@ -120,9 +119,9 @@ func tree(cfg *config.Config) parttable.Tree {
 	return parttable.TreeOfRanks
 }
 
-// LockGroup returns the name under which processes of a run share locks on this host. Processes of another run do not
-// meet there: they neither yield the partition to this run nor make its calls. The reservation and the claim decide
-// what they may still do to the namespace.
+// LockGroup returns the name under which processes of a run share locks on this host. A process of another run has
+// another name: it neither yields its partition to this run nor makes calls for it. The reservation and the claim
+// decide whether it may still write.
 func LockGroup(run uuid.UUID) string {
 	if run == uuid.Nil {
 		return ""

@@ -12,15 +12,16 @@ import (
 // deallocateChunk is the number of bytes that one command deallocates: few enough for the time-out of commands.
 const deallocateChunk = 64 * nvmf.MiB
 
-// deallocateAll deallocates the partitions of this store on dev, if there are any, before their table is wiped:
-// afterwards they may be of another store. Deallocation is advisory: an error of the device is ignored.
+// deallocateAll deallocates the partitions of this store on dev, if there are any. It is called before their table is
+// wiped, since the space may belong to another store afterwards. Deallocation is advisory: an error of the device is
+// ignored.
 func deallocateAll(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
 	if !dev.Identity().CanDeallocate {
 		return nil
 	}
 	table, err := readTable(ctx, cfg, dev)
 	if err != nil || table.Check(want(cfg, 0, 0, 0)) != nil {
-		return nil // nothing that is known to be this store's
+		return nil // dev has no table of this store
 	}
 	q, err := dev.OpenQueue(ctx, 1)
 	if err != nil {

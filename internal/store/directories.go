@@ -41,7 +41,7 @@ func (p *Partition) SingletonDirectories(ctx context.Context, cfg *config.Config
 	return list[1:], nil
 }
 
-// singleton mounts the singleton partition for reading, with p's device if it is on that.
+// singleton mounts the singleton partition for reading. It uses p's device if that is the first target.
 func (p *Partition) singleton(ctx context.Context, cfg *config.Config) (*Partition, error) {
 	proc := Proc{Rank: parttable.Singleton, Size: p.Table.JobSize}
 	if p.Table.Target != 0 {
@@ -63,7 +63,7 @@ func (p *Partition) singleton(ctx context.Context, cfg *config.Config) (*Partiti
 func below(fs *microfs.FS, list []Directory, dir string) ([]Directory, error) {
 	f, err := fs.Open(microfs.RootIno, dir, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if errors.Is(err, syscall.EACCES) {
-		return list, nil // this user may not read it
+		return list, nil // this user may not read the directory
 	}
 	if err != nil {
 		return nil, err

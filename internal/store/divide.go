@@ -21,8 +21,8 @@ const (
 	singletonPart   = 32 // 1/32
 	singletonMin    = 8 * nvmf.MiB
 	singletonMax    = nvmf.GiB
-	singletonBlocks = 32 // hugeblocks at least
-	singletonShare  = 8  // none where that is more than 1/8
+	singletonBlocks = 32 // minimum number of hugeblocks
+	singletonShare  = 8  // no singleton partition if its minimum size exceeds 1/8
 )
 
 // In a store with one tree the singleton partition has all names, and the data that job scripts write.
@@ -31,8 +31,8 @@ const (
 	indexMax  = 64 * nvmf.GiB
 )
 
-// singletonLength returns the part of a namespace of that capacity that ranks leave for the singleton partition; 0:
-// none.
+// singletonLength returns the size of the singleton partition that ranks leave in a namespace of the given capacity.
+// 0 means that they leave none.
 func singletonLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
 	align, least := alignment(cfg.Hugeblock), max(singletonMin, singletonBlocks*cfg.Hugeblock)
 	if cfg.View == config.ViewJob {
@@ -48,12 +48,12 @@ func singletonLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
 // dividePause is the pause between two requests to divide the store.
 const dividePause = 20 * time.Millisecond
 
-// makeTable formats target t, or divides it among the ranks of this job if the singleton partition is all of it. A lock
-// keeps out other processes of this host that use the singleton partition, and that may be about to format the target
-// themselves.
+// makeTable formats target t. If the singleton partition is all of the target, makeTable divides it among the ranks
+// of this job instead. A lock excludes other processes of this host that use the singleton partition: they may be
+// about to format the target themselves.
 func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
 	if o.proc.Singleton() || t != 0 || dev.Identity().Private {
-		return o.format(ctx, dev, t) // the lock is ours, or there is none
+		return o.format(ctx, dev, t) // this process has the lock, or none is needed
 	}
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
@@ -137,7 +137,7 @@ func (p *Partition) onDivide(o *opener, ranks int, by string) (err error) {
 	}
 	<-p.ready
 	if p.FS == nil {
-		return syscall.EBUSY // it could not be opened, and the lock will be free
+		return syscall.EBUSY // Open failed, and is about to release the lock
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), o.cfg.Timeout)
 	defer cancel()
@@ -148,10 +148,10 @@ func (p *Partition) onDivide(o *opener, ranks int, by string) (err error) {
 	return err
 }
 
-// divide makes the singleton partition p shorter, and gives the space behind it to the ranks of mapping. After a crash
-// the store is undivided or divided, nothing between.
+// divide makes the singleton partition p shorter, and gives the space behind it to the ranks of mapping. After a
+// crash the store is either undivided or completely divided.
 func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapping) error {
-	p.changing.Lock() // the lock must not be given up before the table is written
+	p.changing.Lock() // keeps Close from releasing the partition's lock before the table is written
 	defer p.changing.Unlock()
 	if p.closed {
 		return syscall.EBUSY
@@ -172,11 +172,11 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	id, align, slots := p.Device.Identity(), alignment(table.Hugeblock), len(ranks)
 	usable := table.End(id.Capacity())
 	singleton, _ := table.SingletonEntry()
-	// If the ranks got much less than in a store of their own, their users would notice only when it is full.
+	// A store that leaves much less space to ranks is refused here, because users would notice that only when it is full.
 	end := min(usable/2, usable-min(usable, nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
 	free := max(singletonLength(&cfg, usable), segmentAlign)
 	if _, err := layout(id, &cfg, slots, singleton.Start+free, usable); err != nil {
-		return err // were there no files
+		return err // the store is too small for the ranks, even without files in the singleton partition
 	}
 	singleton.Rank = parttable.Singleton
 	if singleton.Length, err = p.FS.Shrink(free, 0, align, end-min(end, singleton.Start)); errors.Is(err, microfs.ErrInUse) {

@@ -12,15 +12,15 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ErrNoTarget: neither --target nor an embedded target.
+// ErrNoTarget means that the configuration has neither targets nor an embedded target.
 var ErrNoTarget = errors.New("no target: start the program through \"nvmecr run\", or name targets with --target (NVMECR_TARGET)")
 
-// ErrSameNamespace: two targets are addresses of the same namespace.
+// ErrSameNamespace means that two targets are addresses of the same namespace.
 var ErrSameNamespace = errors.New("two targets are one namespace")
 
-// ErrHalfFormatted: the connection was lost while a namespace or a partition was being formatted. Commands in flight
-// may still be executed, and overwrite what a second attempt writes. Targets with reservations refuse them once another
-// run has begun.
+// ErrHalfFormatted means that the connection was lost while a namespace or a partition was being formatted. Commands
+// in flight may still be executed, and overwrite data of a second attempt. A target with reservations refuses these
+// commands once another run has begun.
 var ErrHalfFormatted = errors.New("it was being formatted: end the job and start it again")
 
 // halfFormatted wraps an error of formatting in ErrHalfFormatted.
@@ -39,19 +39,18 @@ func Unavailable(err error) bool {
 		errors.As(err, &status) && status.Busy()) && !errors.Is(err, ErrHalfFormatted)
 }
 
-// ErrNoSingletonPartition: the store has no singleton partition, since it was made for ranks by an earlier
-// version, or was too small for one. It is syscall.EROFS.
+// ErrNoSingletonPartition means that the store has no singleton partition. An earlier version formatted it for ranks,
+// or it was too small. The error wraps syscall.EROFS.
 var ErrNoSingletonPartition = fmt.Errorf("it has partitions for ranks only, and none for job scripts and programs without a launcher: write to another path, or start over with --fresh: %w", syscall.EROFS)
 
-// ErrUndivided: all of the store is the singleton partition. The ranks of a job get their
-// partitions when one of them opens its own for writing.
+// ErrUndivided means that all of the store is the singleton partition. The ranks of a job get their partitions when
+// one of them opens its own for writing.
 var ErrUndivided = errors.New("the store is not divided among ranks yet")
 
-// A WaitError says that the rank that formats a target did not do so in time.
-// It is syscall.ETIMEDOUT.
+// A WaitError says that the rank that formats a target did not do so in time. It wraps syscall.ETIMEDOUT.
 type WaitError struct {
-	Rank int           // the one waited for
-	For  time.Duration // how long
+	Rank int           // the rank that formats the target
+	For  time.Duration // the duration of the wait
 }
 
 // Error names the rank.
@@ -62,8 +61,7 @@ func (e *WaitError) Error() string {
 // Unwrap returns syscall.ETIMEDOUT.
 func (e *WaitError) Unwrap() error { return syscall.ETIMEDOUT }
 
-// A LockedError says that another run of the store is in progress. It is
-// syscall.EBUSY.
+// A LockedError says that another run of the store is in progress. It wraps syscall.EBUSY.
 type LockedError struct {
 	Name   string         // of the store
 	Holder microfs.Holder // its PID is 0 if it is not known
@@ -87,7 +85,7 @@ func (e *LockedError) Outlived() bool { return ended(e.Holder, self(uuid.Nil)) }
 // Unwrap returns syscall.EBUSY.
 func (e *LockedError) Unwrap() error { return syscall.EBUSY }
 
-// andClosing joins the error of a close to an earlier error, in one line.
+// andClosing joins an error with the error of a following close. The text has one line.
 func andClosing(err, closing error) error {
 	switch {
 	case closing == nil:

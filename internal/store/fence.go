@@ -15,8 +15,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// fence keeps all other runs from writing to dev from now on. The function that it returns checks that this is still
-// so; it is nil if dev has no reservations.
+// fence keeps all other runs from writing to dev from now on. The function that it returns checks that the
+// reservation still holds. The function is nil if dev has no reservations.
 func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(context.Context) error, error) {
 	r, ok := dev.(nvmf.Reserver)
 	if !ok || cfg.Run == uuid.Nil {
@@ -40,13 +40,13 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 	return reserve, err
 }
 
-// drain is the time within which a target that answers completes the commands of a dead process: its connection was
-// closed when it died, and no reservation tells when they are complete.
+// drain is the time within which a target completes the commands of a dead process. The connection was closed when
+// the process died, and without a reservation nothing tells when the commands are complete.
 const drain = 500 * time.Millisecond
 
-// mayTakeOver decides whether a partition can be mounted for writing whose last holder did not unmount it, or has left
-// a deallocation that may still be executed. reserved is true if the target lets only this run write; local is true if
-// commands in flight end with their process.
+// mayTakeOver returns the decision whether a partition can be mounted for writing if its last holder did not unmount
+// it, or has left a deallocation that may still be executed. reserved is true if the target lets only this run write.
+// local is true if commands in flight end with their process.
 func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*microfs.Claim) (microfs.Late, error) {
 	return func(last *microfs.Claim) (microfs.Late, error) {
 		sameRun := last.Run == me.Run && me.Run != uuid.Nil
@@ -64,14 +64,16 @@ func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*micr
 	}
 }
 
-// isSelf reports whether h is this process: its claim is of an attempt to mount that failed, for example by a lost
-// connection. The process holds the partition's lock, so it has no other mount of the partition.
+// isSelf reports whether h is this process. Then an earlier attempt to mount has failed, for example by a lost
+// connection, and its claim has remained. The process holds the partition's lock, so it has no other mount of the
+// partition.
 func isSelf(h, me microfs.Holder) bool {
 	return me.Boot != uuid.Nil && h.Boot == me.Boot && h.PIDSpace == me.PIDSpace && h.PID == me.PID && h.Start == me.Start
 }
 
 // quiet fails with *HeldError unless all processes that wrote to the partitions of table are known to have ended, or
-// cfg declares it. If claims are damaged, so that the writer of a partition is unknown, sure decides.
+// cfg.Unfenced is set. If the claims of a partition are damaged its writer is unknown: then quiet fails only if sure
+// is true.
 func quiet(ctx context.Context, cfg *config.Config, dev nvmf.Device, table *parttable.Table, sure bool) error {
 	me := self(cfg.Run)
 	for _, e := range table.FileSystems() {

@@ -25,7 +25,7 @@ const (
 	minPartition  = 2 * nvmf.MiB
 )
 
-// pollEvery is the interval at which a rank checks whether its target has been formatted.
+// pollEvery is the interval at which a rank reads the table of a target that another rank formats.
 const pollEvery = 20 * time.Millisecond
 
 // alignment returns the alignment of partitions.
@@ -132,9 +132,8 @@ func emptyTable(id *nvmf.Identity, cfg *config.Config, t int, usable nvmf.Bytes)
 	return table, err
 }
 
-// format formats dev as target t of the store, for the ranks that mapping has there. It
-// leaves all partitions unformatted. Nothing is written to a namespace
-// that is too small. A copy area that is there is kept.
+// format formats dev as target t of the store, for the ranks that mapping has there. It leaves all partitions
+// unformatted. It writes nothing to a namespace that is too small, and keeps an existing copy area.
 func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, mapping balancer.Mapping) (*parttable.Table, error) {
 	id, n := dev.Identity(), len(mapping.Ranks(t))
 	if err := checkSlots(n); err != nil {
@@ -145,7 +144,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 		return nil, err
 	}
 	if before != nil && !before.Empty() {
-		before = nil // a store of a single process, which is replaced
+		before = nil // the store of a single process, which the new table replaces
 	}
 	usable := id.Capacity() - copyLength(cfg, id)
 	if before != nil {
@@ -169,7 +168,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 // writeNew writes the table of a namespace that has none.
 func writeNew(ctx context.Context, dev nvmf.Device, cfg *config.Config, table *parttable.Table) error {
 	blank := superblocks(table.FileSystems())
-	if start, length := mirror.States(dev.Identity()); !cfg.CopiesSync && length > 0 { // else it would look like a part of a mirror later
+	if start, length := mirror.States(dev.Identity()); !cfg.CopiesSync && length > 0 { // old data there could make a later mount take dev for a side of a mirror
 		blank = append(blank, parttable.Range{Start: start, Length: length})
 	}
 	if err := parttable.Begin(ctx, dev, blank); err != nil {
@@ -181,7 +180,7 @@ func writeNew(ctx context.Context, dev nvmf.Device, cfg *config.Config, table *p
 	return nil
 }
 
-// checkSlots fails if a table has no space for so many ranks, and the singleton partition.
+// checkSlots fails if a table has no space for that many ranks and the singleton partition.
 func checkSlots(slots int) error {
 	if slots > parttable.MaxEntries-1 {
 		return fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries-1)
@@ -208,7 +207,7 @@ func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.
 			return nil, fmt.Errorf("it was not formatted: %w", err)
 		}
 	}
-	// Wait also in that case: another process of that rank may be about to write the table.
+	// Formatted may return before the table exists: another process of that rank may be about to write it.
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)

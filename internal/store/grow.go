@@ -23,10 +23,10 @@ import (
 // open for writing. Partitions that are open in another process keep their length. After a crash each target has its
 // old partitions or its new ones.
 //
-// If it creates any, it creates partitions for at least cfg.MaxRanks: space that ranks use cannot be given to others
-// later.
+// If Grow creates partitions, it creates them for at least cfg.MaxRanks ranks: space that ranks use cannot be given
+// to other ranks later.
 //
-// With 0 it only returns the number of partitions. A store that was never used by ranks has one, the singleton
+// If ranks is 0, Grow only returns the number of partitions. A store that ranks never used has one, the singleton
 // partition.
 //
 // Errors: ENOSPC if the other partitions have no free space; those of the targets.
@@ -96,7 +96,7 @@ type growth struct {
 	t         int
 	dev       nvmf.Device
 	table     *parttable.Table
-	singleton *microfs.FS                          // open for writing, if it is here
+	singleton *microfs.FS                          // open for writing, if it is on this target
 	sweep     func(rank int, fs *microfs.FS) error // or nil
 	donors    []*Partition
 }
@@ -173,7 +173,7 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 	} else {
 		d, err := Open(ctx, g.cfg, Proc{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
 		if err != nil {
-			if !errors.As(err, new(*owner.BusyError)) { // one on another host may have it, or it is damaged
+			if !errors.As(err, new(*owner.BusyError)) { // a process on another host may have it open, or it is damaged
 				g.opts.Logf("%s keeps its length: %v", partitionName(e.Rank), err)
 			}
 			return ctx.Err()

@@ -17,8 +17,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// initialPIDSpace is the inode of the first PID namespace of every host
-// (PROC_PID_INIT_INO of the kernel): that of processes outside containers.
+// initialPIDSpace is the inode number of the initial PID namespace of every host (PROC_PID_INIT_INO in the kernel).
+// Processes outside of containers are in that namespace.
 const initialPIDSpace = 0xeffffffc
 
 // self describes this process as the holder of a partition. A value that cannot be determined stays zero: other
@@ -37,8 +37,8 @@ func self(run uuid.UUID) microfs.Holder {
 	return h
 }
 
-// ended reports whether h is known to have ended: it was on this host and is gone, or this host has been rebooted
-// since. False means that it is unknown.
+// ended reports whether h is known to have ended: its process was on this host and no longer exists, or this host has
+// been rebooted since. False also means that it is unknown.
 func ended(h, me microfs.Holder) bool {
 	switch {
 	case h.Boot == uuid.Nil || h.PID == 0:
@@ -47,7 +47,7 @@ func ended(h, me microfs.Holder) bool {
 		start, err := started(int(h.PID))
 		return errors.Is(err, errEnded) || err == nil && start != h.Start
 	case h.Boot == me.Boot:
-		return false // in another container, perhaps
+		return false // the process may be in another container
 	}
 	// Hosts that boot from one image may have the same machine id; containers may have the same host name.
 	return h.Machine != uuid.Nil && h.Machine == me.Machine && h.Host != "" && h.Host == me.Host &&
@@ -71,7 +71,7 @@ func started(pid int) (ticks uint64, err error) {
 	if len(f) < 20 {
 		return 0, fmt.Errorf("/proc/%d/stat has %d fields: %w", pid, len(f), unix.EINVAL)
 	}
-	if f[0] == "X" || f[0] == "Z" && f[17] == "1" { // not a zombie whose threads live
+	if f[0] == "X" || f[0] == "Z" && f[17] == "1" { // a zombie with more threads has not ended
 		return 0, errEnded
 	}
 	return strconv.ParseUint(f[19], 10, 64)
@@ -90,11 +90,12 @@ func fileID(path string) uuid.UUID {
 	return id
 }
 
-// A HeldError: another process may still write the partition, and nothing keeps it from doing so. It is syscall.EBUSY.
+// A HeldError says that another process may still write to the partition, and that nothing keeps it from doing so. It
+// wraps syscall.EBUSY.
 type HeldError struct {
 	Rank    int
 	Last    microfs.Claim
-	SameRun bool // the process belongs to the same run: the target cannot tell them apart
+	SameRun bool // the process belongs to this run, so the target cannot keep it from writing
 }
 
 // Error names the process and the remedies.

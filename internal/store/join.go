@@ -21,11 +21,13 @@ func (l *Lease) Open(cfg *config.Config) {
 	l.job.Store(&runrecord.Job{ID: cfg.Job, Open: true, Tree: cfg.View == config.ViewJob, Index: strings.Join(cfg.Index, ","), Secret: cfg.IndexSecret})
 }
 
-// TakeOrJoin takes the lease of the store (see Lease), or joins a living run of cfg.Job that has the store. If it joins, cfg becomes that of the
-// run, with its index, and the lease is nil. It waits until the run lets others join, for up to cfg.Timeout. say gets a line for each wait, and for later
-// events of the lease, also from other goroutines.
+// TakeOrJoin takes the lease of the store (see Lease), or joins a living run of cfg.Job that has the store. If it
+// joins, cfg gets the run id and the settings of that run, with its index, and the lease is nil. TakeOrJoin waits for
+// up to cfg.Timeout until the run lets others join. say gets a line for each wait, and for later events of the lease,
+// also from other goroutines.
 //
-// Errors: *InProgressError for a run of another job or user; nvmf.ErrFenced; parttable's for a target of another store or user; those of the targets.
+// Errors: *InProgressError for a run of another job or user; nvmf.ErrFenced; parttable's for a target of another
+// store or user; those of the targets.
 func TakeOrJoin(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
 	for {
 		lease, err := takeLease(ctx, cfg, say, defaultPace)

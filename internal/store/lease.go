@@ -24,18 +24,18 @@ const (
 	missedBeats  = 4
 )
 
-// Bounds for the interval that a record names: the media may be damaged.
+// Bounds for the interval of a record, which may be damaged.
 const (
 	minInterval = 100 * time.Millisecond
 	maxInterval = 15 * time.Second
 )
 
-// An InProgressError: a run of the store is in progress. It is syscall.EBUSY.
+// An InProgressError says that a run of the store is in progress. It wraps syscall.EBUSY.
 type InProgressError struct {
 	Store  string
 	Target nvmf.TransportID
-	Run    *runrecord.Record // nil: it is being renewed, and cannot be read
-	Here   bool              // its process is one of this host's
+	Run    *runrecord.Record // nil: the record is being renewed, but cannot be read
+	Here   bool              // the process of the run is on this host
 }
 
 // Error names the run and the remedies.
@@ -53,16 +53,17 @@ func (e *InProgressError) Error() string {
 // Unwrap returns syscall.EBUSY.
 func (e *InProgressError) Unwrap() error { return syscall.EBUSY }
 
-// Idle returns nil if no run of the store is in progress on any host. A run has ended if its run records say so, if its
-// process has ended, or if the records are not renewed for some seconds, for which Idle waits, with a message.
-// Otherwise the error is a *InProgressError, unless cfg.Takeover. Errors of the targets are returned unchanged.
+// Idle returns nil if no run of the store is in progress on any host. A run has ended if its run records say so, if
+// its process has ended, or if the records are not renewed for some seconds. Idle waits for these seconds, with a
+// message. For a run in progress the error is an *InProgressError, unless cfg.Takeover. Errors of the targets are
+// returned unchanged.
 func Idle(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) error {
 	_, err := look(ctx, cfg, say, func(int, nvmf.Device) error { return nil })
 	return err
 }
 
-// InProgress returns the record of a run that is not known to have ended; nil if no target has one. It reads once: the
-// run may have died on another host.
+// InProgress returns the record of a run that is not known to have ended; nil if no target has one. It reads each
+// record once, so a run that died on another host counts as in progress.
 func InProgress(ctx context.Context, cfg *config.Config) (run *runrecord.Record, err error) {
 	err = eachTarget(ctx, cfg, true, func(_ int, _ nvmf.TransportID, dev nvmf.Device) error {
 		f, err := readRecord(ctx, cfg, dev)
@@ -74,7 +75,8 @@ func InProgress(ctx context.Context, cfg *config.Config) (run *runrecord.Record,
 	return run, err
 }
 
-// look is Idle. Before that it calls permit for every target. It returns the records of the targets, in their order.
+// look is Idle with two additions: it calls permit for each target before it reads the record, and it returns the
+// records of the targets, in their order.
 func look(ctx context.Context, cfg *config.Config, say func(format string, args ...any), permit func(t int, dev nvmf.Device) error) ([]*runrecord.Found, error) {
 	w := &watch{cfg: cfg, say: say, found: make([]*runrecord.Found, len(cfg.Targets))}
 	if err := w.sweep(ctx, permit); err != nil {
@@ -99,11 +101,11 @@ func look(ctx context.Context, cfg *config.Config, say func(format string, args 
 type watch struct {
 	cfg      *config.Config
 	say      func(format string, args ...any)
-	found    []*runrecord.Found // at the last look, by target
+	found    []*runrecord.Found // the records of the last sweep, by target
 	told     bool
-	who      string        // the runs that may live
-	interval time.Duration // between their renewals
-	patience time.Duration // for them; 0: none is needed
+	who      string        // the run that may live, for the message
+	interval time.Duration // between two renewals of its record
+	patience time.Duration // how long to wait for a renewal; 0: all runs have ended
 }
 
 // sweep reads all records once. It fails with *InProgressError for a run that is known to live.
@@ -144,9 +146,9 @@ func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) e
 type verdict int
 
 const (
-	runUnknown verdict = iota // to be known by waiting for the next renewal
-	runOver                   // there is none, or it has ended
-	runAlive                  // its process is one of this host's
+	runUnknown verdict = iota // the next renewal, or its absence, will decide
+	runOver                   // there is no run, or it has ended
+	runAlive                  // its process lives on this host
 )
 
 // judge decides whether the run of a record lives, as far as this host knows.
@@ -205,7 +207,7 @@ func keepsRecord(dev nvmf.Device) bool {
 	return !id.Private && id.Capacity() >= parttable.HeadSize
 }
 
-// sleep returns early, with the cause, if ctx ends.
+// sleep waits for d. If ctx ends first it returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

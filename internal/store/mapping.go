@@ -8,11 +8,12 @@ import (
 	"nvmecr/internal/config"
 )
 
-// mapRanks maps the ranks of a job of that size to the targets. It fails if they do not fit.
+// mapRanks maps the ranks of a job of the given size to the targets. It fails if a table has no space for the ranks
+// of a target.
 func mapRanks(cfg *config.Config, plan balancer.Plan, size int) (balancer.Mapping, error) {
 	m, err := plan.Map(size, len(cfg.Targets))
 	if err == nil {
-		err = checkSlots((size-1)/len(cfg.Targets) + 1) // of the fullest, at least
+		err = checkSlots((size-1)/len(cfg.Targets) + 1) // a lower bound for the ranks of the target with the most
 	}
 	return m, err
 }
@@ -69,8 +70,8 @@ func Missing(ranks []RankInfo) (missing []int) {
 	return missing
 }
 
-// complete returns the target of each of size ranks, given the recorded ones. The others are spread evenly over the
-// targets without a rank. It returns nil if there is no such target.
+// complete returns the target of each of size ranks. recorded has the targets of ranks; complete spreads the other
+// ranks evenly over the targets that have no rank. It returns nil if there is no such target.
 func complete(targets, size int, ranks []RankInfo, recorded []int) (all []int) {
 	known := make(map[int]int)
 	for i, r := range ranks {
@@ -96,7 +97,8 @@ func complete(targets, size int, ranks []RankInfo, recorded []int) (all []int) {
 	return all
 }
 
-// disagreement returns the first rank that plan has on another target than the tables; -1 if there is none.
+// disagreement returns the index of the first of ranks that plan has on another target than the tables; -1 if there
+// is none.
 func disagreement(cfg *config.Config, plan balancer.Plan, ranks []RankInfo, recorded []int) (int, error) {
 	m, err := mapRanks(cfg, plan, ranks[0].JobSize)
 	if err != nil {

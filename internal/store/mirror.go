@@ -53,7 +53,8 @@ func partners(targets []nvmf.TransportID) ([]int, error) {
 	return partner, nil
 }
 
-// Domains returns the failure domains of targets: those at one address fail together, unless all of them are.
+// Domains returns the failure domain of each target. Targets at one address fail together. If all targets are at one
+// address, each is a domain of its own.
 func Domains(targets []nvmf.TransportID) (list []string) {
 	for _, t := range targets {
 		list = append(list, t.Address)
@@ -66,7 +67,7 @@ func Domains(targets []nvmf.TransportID) (list []string) {
 	return list
 }
 
-// CheckMirror returns an error if there is no target for the mirrors.
+// CheckMirror returns an error if the targets cannot mirror each other.
 func CheckMirror(targets []nvmf.TransportID) error {
 	_, err := partners(targets)
 	return err
@@ -129,8 +130,8 @@ func connectMirror(ctx context.Context, cfg *config.Config, t int, readOnly bool
 	return dev, nil
 }
 
-// mayMirror fails if target t, which is not in a mirror yet, has the table of a store that would be kept: read as half of the
-// namespace, the table may look damaged.
+// mayMirror fails if target t, which is not in a mirror yet, has the table of a store that must be kept. It reads the
+// table from the whole namespace: the first half alone, as in a mirror, could make the table look damaged.
 func mayMirror(ctx context.Context, cfg *config.Config, t int) (err error) {
 	dev, err := connectTo(ctx, cfg, cfg.Targets[t], true)
 	if err != nil {

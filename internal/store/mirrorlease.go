@@ -66,7 +66,7 @@ func (l *Lease) outdate(ids [2]nvmf.TransportID, lost int) {
 	}
 }
 
-// withSides connects to the namespaces of a mirror themselves.
+// withSides connects to the two namespaces of a mirror directly, and calls f with them.
 func (l *Lease) withSides(ctx context.Context, ids [2]nvmf.TransportID, f func([2]mirror.Side) error) (err error) {
 	var sides [2]mirror.Side
 	for s, id := range ids {
@@ -89,7 +89,7 @@ func (l *Lease) watchMirror(t int, dev nvmf.Device) {
 	m.OnAlone(func(lost int, cause error) {
 		sides, err := mirrorSides(l.cfg, t)
 		if err != nil {
-			return // it was opened as one
+			return // cannot happen: the mirror was opened with the same targets
 		}
 		l.ended.Go(func() { l.outdate(sides, lost) })
 		if l.recordLost(sides[lost]) {
@@ -98,8 +98,8 @@ func (l *Lease) watchMirror(t int, dev nvmf.Device) {
 	})
 }
 
-// restoreMirrors copies missing data to outdated sides. A side that cannot be used stays lost; the store works without it. The error is
-// about mirrors for which it is unknown which side is current.
+// restoreMirrors copies missing data to outdated sides. A side that cannot be used stays lost, and the store works
+// without it. The error is about mirrors for which it is unknown which side is current.
 func (l *Lease) restoreMirrors(ctx context.Context) error {
 	for _, p := range l.parts {
 		m, ok := p.dev.(*mirror.Device)
@@ -173,7 +173,7 @@ func (l *Lease) resync(ctx context.Context, dev nvmf.Device, ids [2]nvmf.Transpo
 	return nil
 }
 
-// errNotOurs means that a namespace in place of a lost one has other data.
+// errNotOurs means that the namespace in the place of a lost one has other data.
 var errNotOurs = errors.New("it is not empty")
 
 // mayReplace fails if a namespace that is to become a side of a mirror has other data.
@@ -211,7 +211,7 @@ func (l *Lease) renewOnBoth(ctx context.Context, p *leasePart) error {
 	select {
 	case p.fresh <- next:
 		return nil
-	case <-p.done: // it has reported the reason
+	case <-p.done: // the renewal has ended, and has reported the reason
 		return next.close()
 	}
 }

@@ -34,7 +34,7 @@ func inUse(ctx context.Context, cfg *config.Config, dev nvmf.Device) (mirror.Use
 	u.used.Add(0, parttable.HeadSize)
 	for _, e := range table.FileSystems() {
 		if u.partition(ctx, e) != nil {
-			u.used.Add(e.Start, e.Length) // unknown: all of it
+			u.used.Add(e.Start, e.Length) // the used space is unknown: copy all of the partition
 		}
 	}
 	return u.used, claims.Close()

@@ -137,7 +137,7 @@ type opener struct {
 	opts    Options
 	mapping balancer.Mapping
 	reserve func(context.Context) error // see fence
-	home    balancer.Device             // home of the rank; if the job size is unknown, the first place to search
+	home    balancer.Device             // home of the rank; if the job size is unknown, the target to search first
 }
 
 // locate finds the rank's home. A reader from outside of the job searches the tables.
@@ -161,8 +161,8 @@ func (o *opener) locate() error {
 	return nil
 }
 
-// own makes this process the owner of the partition among the processes of this host, if it is going to write and
-// another process could.
+// own makes this process the owner of the partition among the processes of this host. It does nothing for a reader,
+// and on a device that only this process can use.
 func (o *opener) own(ctx context.Context, p *Partition) error {
 	if o.opts.ReadOnly || o.cfg.Targets[o.home.Target].Transport == nvmf.Mem {
 		return nil
@@ -181,7 +181,7 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 		rank = parttable.Singleton
 	}
 	key := lockKey(o.cfg, rank)
-	if rank == parttable.Copies { // each target has one
+	if rank == parttable.Copies { // each target has a copy area
 		key = fmt.Sprintf("%s-%d", key, o.home.Target)
 	}
 	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), key, o.opts.Note, onYield)
@@ -215,7 +215,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		}
 		p.Table, err = o.table(ctx, dev, t, i == 0)
 		switch entry, ok := o.entry(p.Table); {
-		case i > 0 && errors.Is(err, parttable.ErrNoTable): // a target that is not used
+		case i > 0 && errors.Is(err, parttable.ErrNoTable): // an unused target
 		case err != nil:
 			return fmt.Errorf("target %s: %w", id, err)
 		case ok:
@@ -251,8 +251,9 @@ func (o *opener) connect(ctx context.Context, p *Partition, id nvmf.TransportID)
 	return err
 }
 
-// remount mounts the partition again if a process on another host has shortened it since the table was read, to divide
-// the store or to create partitions. After the first mount no process can: the claim keeps it away.
+// remount mounts the partition again if a process on another host has shortened it since the table was read, to
+// divide the store or to create partitions. That cannot happen after the first mount, whose claim excludes other
+// processes.
 func (o *opener) remount(ctx context.Context, p *Partition, mounted parttable.Entry) error {
 	table, err := readTable(ctx, o.cfg, p.Device)
 	if err != nil {
@@ -283,7 +284,7 @@ func (o *opener) entry(table *parttable.Table) (parttable.Entry, bool) {
 	return table.Entry(o.proc.Rank)
 }
 
-// withRemedy adds the remedy to an error of media that do not mount, in a store of a job of size ranks.
+// withRemedy adds the remedy to the error of a partition that cannot be mounted, in a store of a job of size ranks.
 func withRemedy(err error, size int) error {
 	fresh := "start over with --fresh"
 	if size > 1 {
@@ -345,8 +346,8 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 // formats reports whether this process formats its target if that is unformatted.
 func (o *opener) formats(dev nvmf.Device) bool { return o.home.Slot == 0 || dev.Identity().Private }
 
-// ranks returns the required number of ranks of the store; 0 is any number. A singleton has a partition in addition to those of ranks,
-// and a store with one tree has partitions for any number.
+// ranks returns the required number of ranks of the store; 0 is any number. A singleton can use a store of any number
+// of ranks. A store with one tree has partitions for any number of ranks.
 func (o *opener) ranks() int {
 	if o.proc.Singleton() || o.cfg.View == config.ViewJob {
 		return 0

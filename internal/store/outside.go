@@ -75,8 +75,7 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 // singletonLast compares ranks; the singleton partition is last.
 func singletonLast(a, b int) int { return cmp.Compare(uint(a), uint(b)) }
 
-// readOwnTable reads the table of target t and checks that it is this store's, whatever
-// the number of ranks.
+// readOwnTable reads the table of target t and checks that it is the table of this store, for any number of ranks.
 func readOwnTable(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUser bool) (*parttable.Table, error) {
 	table, err := readTable(ctx, cfg, dev)
 	if err != nil {
@@ -120,9 +119,10 @@ func replaceable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*par
 	return table, table.Check(want(cfg, 0, 0, 0))
 }
 
-// Release deletes the store on every target by wiping the tables. A target without a table is left alone. If a target has other content
-// than this store, Release fails, and writes nothing; also for root, if the store is another user's. The error is a *HeldError if a
-// process that wrote to it may live: the reservation ends, too, so that nothing would keep that process from writing to later content.
+// Release deletes the store on every target by wiping the tables. A target without a table is left alone. If a target
+// has other content than this store, Release fails, and writes nothing. It fails also for root, if the store is
+// another user's. The error is a *HeldError if a process that wrote to the store may live: Release ends the
+// reservation, so nothing would keep that process from writing to later content.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	check := func(dev nvmf.Device) (bool, error) {
 		table, err := readTable(ctx, cfg, dev)
@@ -185,7 +185,7 @@ func eachTarget(ctx context.Context, cfg *config.Config, readOnly bool, f func(t
 	return visitTargets(ctx, cfg, readOnly, func(error) bool { return false }, f)
 }
 
-// eachReachable is eachTarget without targets that cannot be reached, which the error names.
+// eachReachable is eachTarget, except that it leaves out targets that cannot be reached. Its error names these.
 func eachReachable(ctx context.Context, cfg *config.Config, readOnly bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	var away error
 	err := visitTargets(ctx, cfg, readOnly, func(err error) bool {
@@ -198,7 +198,7 @@ func eachReachable(ctx context.Context, cfg *config.Config, readOnly bool, f fun
 	return errors.Join(err, away)
 }
 
-// visitTargets is eachTarget without targets for whose connection error skip returns true.
+// visitTargets is eachTarget, except that it leaves out targets for whose connection error skip returns true.
 func visitTargets(ctx context.Context, cfg *config.Config, readOnly bool, skip func(error) bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	if len(cfg.Targets) == 0 {
 		return ErrNoTarget
@@ -228,7 +228,8 @@ type namespaces []struct {
 	identity nvmf.Identity
 }
 
-// add adds a namespace. It fails with ErrSameNamespace if that was opened under another address: its table would count it twice.
+// add adds a namespace. It fails with ErrSameNamespace if the namespace was opened under another address: it would
+// have to be two targets of the store.
 func (n *namespaces) add(id nvmf.TransportID, dev nvmf.Device) error {
 	identity := *dev.Identity()
 	for _, known := range *n {

@@ -24,7 +24,7 @@ func (p Proc) Singleton() bool {
 // FUSE view (fuseview.Tree).
 func (p Proc) Tree() (name string, number uint64) {
 	if p.Singleton() {
-		return "job", 1 << 20 // beyond ranks
+		return "job", 1 << 20 // greater than the number of any rank's tree
 	}
 	return fmt.Sprintf("%dof%d", p.Rank, p.Size), uint64(p.Rank) + 1
 }
@@ -45,8 +45,8 @@ func partitionName(rank int) string {
 // launcher. RANK alone comes last, and only with its companions, since many programs set it.
 var launchers = []struct {
 	rank  string
-	sizes []string                              // the first one that is set counts
-	where func(getenv func(string) string) bool // nil: always
+	sizes []string                              // the first variable that is set is used
+	where func(getenv func(string) string) bool // condition for using the variables; nil: none
 }{
 	{rank: "RANK", sizes: []string{"WORLD_SIZE"}, where: has("TORCHELASTIC_RUN_ID")},
 	{rank: "OMPI_COMM_WORLD_RANK", sizes: []string{"OMPI_COMM_WORLD_SIZE"}},
@@ -94,9 +94,9 @@ func parsePlace(rankName, rank, sizeName, size string) (Proc, error) {
 	return Proc{Rank: int(r), Size: int(n), From: rankName}, nil
 }
 
-// inStep reports whether this is a task of a Slurm step. A batch script is not
-// one, though it has SLURM_PROCID=0 and the job's SLURM_NTASKS: its step id is
-// missing or one of the reserved ones at the end of the range.
+// inStep reports whether this process is a task of a Slurm step. A batch script has SLURM_PROCID=0 and the
+// SLURM_NTASKS of its job, but is no task: its SLURM_STEP_ID is missing, or one of the reserved ids at the end of the
+// range.
 func inStep(getenv func(string) string) bool {
 	id, err := strconv.ParseUint(getenv("SLURM_STEP_ID"), 10, 32)
 	return err == nil && id < 0xfffffff0

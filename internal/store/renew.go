@@ -12,17 +12,17 @@ import (
 	"nvmecr/nvmf/mirror"
 )
 
-// lastWord is how long the renewal of one target tries to record the end of the run. End stops waiting after silent, also if a command to a target
-// has not returned by then.
+// endTimeout is the time within which the end of the run must be recorded on a target. End stops waiting after silent, also if a command
+// to a target has not returned by then.
 const (
 	endTimeout = 4 * time.Second
 	silent     = 5 * time.Second
 )
 
-// lostPause is between attempts after a connection was lost.
+// lostPause is the pause between attempts after a lost connection.
 const lostPause = 50 * time.Millisecond
 
-// Reasons for which a lease ends before its run.
+// Reasons why a lease ends before its run.
 var (
 	errTaken    = errors.New("another run has taken it over")
 	errReleased = errors.New("it was released meanwhile")
@@ -39,7 +39,7 @@ type leasePart struct {
 	fresh     chan *leasePart // device to use from now on: both sides of a mirror are available again
 	done      chan struct{}   // closed at the end of renewal
 	full      bool            // the target has no space for a record
-	again     bool            // the connection is a new one: the target may have forgotten the reservation
+	again     bool            // the connection was made again: a restarted target may have lost the reservation
 	lastError error           // last reported error of writing the record
 }
 
@@ -88,8 +88,8 @@ func (p *leasePart) keep(ctx context.Context) {
 	}
 }
 
-// renew writes the next heartbeat, if the record is still ours. It waits for a target that does not answer until ctx
-// ends.
+// renew writes the next heartbeat, if the record is still the one of this run. It waits for a target that does not
+// answer until ctx ends.
 func (p *leasePart) renew(ctx context.Context) (err error) {
 	defer panics.Contain("the renewal of the run record", &err)
 	err = p.retry(ctx, func() error {
@@ -118,7 +118,7 @@ func (p *leasePart) renew(ctx context.Context) (err error) {
 		return nil
 	})
 	if taken(err) && p.reserve != nil {
-		return p.reserve(ctx) // fails if it is another run's; else the target had forgotten ours
+		return p.reserve(ctx) // fails if another run has the reservation; otherwise reserves the target again
 	}
 	return err
 }
@@ -126,7 +126,7 @@ func (p *leasePart) renew(ctx context.Context) (err error) {
 // taken reports whether a command was refused because another host has a reservation.
 func taken(err error) bool { return nvmf.IsConflict(err) || nvmf.IsPreempted(err) }
 
-// retry repeats f where the connection was lost, until ctx ends.
+// retry calls f until the connection is not lost during the call, or until ctx ends.
 func (p *leasePart) retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
@@ -140,7 +140,7 @@ func (p *leasePart) retry(ctx context.Context, f func() error) error {
 		e := p.q.Reset(ctx)
 		away.Stop()
 		if e == nil {
-			e = sleep(ctx, lostPause) // the queue may be well, and another connection lost
+			e = sleep(ctx, lostPause) // the error may be of another connection than the queue's
 		}
 		if e != nil {
 			return fmt.Errorf("%w: %w", err, e)
@@ -148,7 +148,7 @@ func (p *leasePart) retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// over reports whether err ends the lease, with a message. Other errors get one message.
+// over reports whether err ends the lease. It prints a message for that, and one message for each other error.
 func (p *leasePart) over(ctx context.Context, err error) bool {
 	switch {
 	case errors.Is(err, errTaken), errors.Is(err, errReleased), errors.Is(err, nvmf.ErrFenced), errors.Is(err, nvmf.ErrNamespaceChanged):
@@ -161,7 +161,7 @@ func (p *leasePart) over(ctx context.Context, err error) bool {
 	return false
 }
 
-// reason adds the name of the run that has the store now to err, if that is known.
+// reason adds the name of the run that now has the store to err, if that name is known.
 func (p *leasePart) reason(ctx context.Context, err error) error {
 	if !errors.Is(err, nvmf.ErrFenced) {
 		return err
@@ -184,10 +184,10 @@ func (p *leasePart) mine(f *runrecord.Found) error {
 	case r != nil && r.Run != p.me.Run:
 		return fmt.Errorf("%w: %v", errTaken, r)
 	}
-	return nil // damaged copies are rewritten
+	return nil // the next renewals replace damaged copies
 }
 
-// leave records that the run has ended, if the record is still ours.
+// leave records that the run has ended, if the record is still the one of this run.
 func (p *leasePart) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
@@ -197,12 +197,12 @@ func (p *leasePart) leave() {
 		err = p.retry(ctx, p.writeBoth)
 	}
 	if taken(err) {
-		err = nil // it is another run's by now
+		err = nil // another run has the target now
 	}
 	p.end(andClosing(err, p.close()))
 }
 
-// end reports an error at the end.
+// end reports err, an error of recording the end of the run; nil is none.
 func (p *leasePart) end(err error) {
 	if err != nil {
 		p.lease.say("target %s: the end of this run is not recorded, and a run on another host waits %v before it takes the store: %v",
@@ -210,13 +210,13 @@ func (p *leasePart) end(err error) {
 	}
 }
 
-// read returns the record; see retry.
+// read returns the record. It retries as retry does.
 func (p *leasePart) read(ctx context.Context) (f *runrecord.Found, err error) {
 	err = p.retry(ctx, func() (err error) { f, err = runrecord.Read(p.dev, p.q); return err })
 	return f, err
 }
 
-// writeBoth writes both copies and makes them durable.
+// writeBoth writes both copies of the record and makes them durable.
 func (p *leasePart) writeBoth() error {
 	for c := range 2 {
 		if err := p.write(c); err != nil {
@@ -226,7 +226,7 @@ func (p *leasePart) writeBoth() error {
 	return runrecord.Flush(p.dev, p.q)
 }
 
-// write writes the next heartbeat to a copy.
+// write writes the next heartbeat to copy c of the record.
 func (p *leasePart) write(c int) error {
 	p.me.Beat++
 	p.me.Written = time.Now()

@@ -10,9 +10,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// NewRun returns the id of a new run: a UUID of version 7, which begins with
-// the time, so that ids of later runs are greater. It is greater than last, the
-// id of the run before, also when the clock was set back.
+// NewRun returns the id of a new run. It is a UUID of version 7, which begins with the time, so that ids of later
+// runs are greater. The id is greater than last, the id of the previous run, also if the clock was set back.
 func NewRun(last uuid.UUID) (uuid.UUID, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -26,7 +25,7 @@ func NewRun(last uuid.UUID) (uuid.UUID, error) {
 	return id, nil
 }
 
-// reservationKey returns the reservation key of a run: keys are ordered as run ids are.
+// reservationKey returns the reservation key of a run. Keys have the order of run ids.
 func reservationKey(run uuid.UUID) nvmf.ReservationKey {
 	return nvmf.ReservationKey(binary.BigEndian.Uint64(run[:]))
 }

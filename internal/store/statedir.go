@@ -26,10 +26,10 @@ import (
 //
 //	$XDG_STATE_HOME/nvmecr/NAME/   (default ~/.local/state), mode 0700
 //	  store.json      Record of the last run, replaced atomically
-//	  namespace.img   what the embedded target serves
-//	  verified        when all of the store was last found to be as it was written
-//	  run.key         by which the run in progress proves itself to its target
-//	  lock            flock'd by the run in progress and its target; holds a pid
+//	  namespace.img   backing file of the embedded target
+//	  verified        time of the last verification without a finding
+//	  run.key         key by which the run in progress authenticates itself to its target
+//	  lock            locked (flock) by the run in progress and its target; names the process
 type StateDir struct {
 	Name string
 	Path string
@@ -42,16 +42,16 @@ type Record struct {
 	Settings map[string]string `json:"settings"` // config.Config.Values
 	Embedded bool              `json:"embedded"` // the target was the embedded one, over Image
 	Size     nvmf.Bytes        `json:"size"`     // of Image
-	Run      uuid.UUID         `json:"run"`      // the last one
+	Run      uuid.UUID         `json:"run"`      // id of the last run
 	Time     time.Time         `json:"time"`
 }
 
-// maxRecord is much more than the size of a record; the rest of a longer file is not read.
+// maxRecord is much larger than any record. The rest of a longer file is not read.
 const maxRecord = 1 << 20
 
-// OpenStateDir returns the state directory of the store for writing, creating
-// it. It fails with parttable.ErrOtherOwner, nothing written, if it is another
-// user's, also for root: what root writes there its user could no longer use.
+// OpenStateDir returns the state directory of the store for writing, and creates it if necessary. If the directory is
+// another user's it fails with parttable.ErrOtherOwner and writes nothing. That includes root: files that root wrote
+// there would be of no use to the owner of the directory.
 func OpenStateDir(name string) (*StateDir, error) {
 	d, err := FindStateDir(name)
 	if err != nil {
@@ -63,8 +63,7 @@ func OpenStateDir(name string) (*StateDir, error) {
 	return d, nil
 }
 
-// FindStateDir returns the state directory of the store for reading, whether
-// it exists or not.
+// FindStateDir returns the state directory of the store for reading. The directory need not exist.
 func FindStateDir(name string) (*StateDir, error) {
 	if err := parttable.CheckName(name); err != nil {
 		return nil, fmt.Errorf("store name %w", err)
@@ -125,12 +124,12 @@ func StateDirs() ([]string, error) {
 	return names, nil
 }
 
-// stateHome returns the directory in which a batch system wants the records of a job. It is on the host: in a home
-// directory that hosts share a lost host may hold locks.
+// stateHome is the variable by which a batch system sets the directory for the records of a job. The directory should
+// be local to the host: in a home directory that several hosts share, a host that was lost may still hold locks.
 const stateHome = "NVMECR_STATE_HOME"
 
-// stateRoot follows the XDG base directory specification, which says to
-// ignore a path that is not absolute.
+// stateRoot returns the parent of all state directories. It follows the XDG base directory specification, by which a
+// path that is not absolute is ignored.
 func stateRoot() (string, error) {
 	if dir := os.Getenv(stateHome); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "nvmecr"), nil
@@ -155,16 +154,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// WriteKey puts the key of a run into the directory, where only its user reads it, and
-// returns the file.
+// WriteKey writes the key of a run into a file of the directory that only its user can read. It returns the path of
+// the file.
 func (d *StateDir) WriteKey(text string) (path string, err error) {
 	path = filepath.Join(d.Path, "run.key")
-	return path, replaceFile(path, []byte(text+"\n")) // os.CreateTemp makes it mode 0600
+	return path, replaceFile(path, []byte(text+"\n")) // which creates the file with mode 0600
 }
 
 func (d *StateDir) verified() string { return filepath.Join(d.Path, "verified") }
 
-// RecordVerified records that all data written by then was verified.
+// RecordVerified records that all data written until then was verified without a finding.
 func (d *StateDir) RecordVerified(when time.Time) error {
 	text, err := when.UTC().MarshalText()
 	if err != nil {
@@ -186,7 +185,7 @@ func (d *StateDir) Verified() (when time.Time) {
 func (d *StateDir) Recorded() bool { return exists(d.record()) }
 
 // Record writes cfg to the record. A crash leaves this record or the previous one. If the file system is full and
-// nothing but the time is new, the previous record is kept.
+// only the run and the time would change, the previous record is kept.
 func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
 	r := Record{Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Run: cfg.Run, Time: time.Now().UTC()}
 	b, err := json.MarshalIndent(r, "", "  ")
@@ -205,8 +204,8 @@ func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
 	return fmt.Errorf("record of store %q: %w", d.Name, err)
 }
 
-// same reports whether two records are equal except for their times and the address of the embedded target, which is of
-// no use any more.
+// same reports whether two records are equal except for the run, the time, and the address of an embedded target,
+// which no longer exists.
 func (r *Record) same(s *Record) bool {
 	a, b := maps.Clone(r.Settings), maps.Clone(s.Settings)
 	if r.Embedded {
@@ -216,8 +215,7 @@ func (r *Record) same(s *Record) bool {
 	return r.Embedded == s.Embedded && r.Size == s.Size && maps.Equal(a, b)
 }
 
-// Load returns the record of the last run; the error is fs.ErrNotExist if
-// there was none.
+// Load returns the record of the last run. The error is fs.ErrNotExist if there is none.
 func (d *StateDir) Load() (*Record, error) {
 	path := d.record()
 	f, err := os.Open(path)
@@ -240,7 +238,7 @@ func (d *StateDir) Load() (*Record, error) {
 func (d *StateDir) CheckImage() error {
 	r, err := d.Load()
 	if err != nil || !r.Embedded {
-		return nil // nothing is known of it
+		return nil // the size of the image is not recorded
 	}
 	info, err := os.Stat(d.Image())
 	if err != nil {
@@ -290,8 +288,8 @@ type DirLock struct {
 	File *os.File
 }
 
-// Lock takes the lock without waiting. If the directory is locked the error is
-// a *LockedError, which names the holder.
+// Lock takes the lock without waiting. If the directory is locked the error is a *LockedError, which names the
+// holder.
 func (d *StateDir) Lock() (*DirLock, error) {
 	path := filepath.Join(d.Path, "lock")
 	for {
@@ -318,7 +316,7 @@ func (d *StateDir) Lock() (*DirLock, error) {
 	}
 }
 
-// InUse reports whether a run, or the target of one, has the lock.
+// InUse reports whether a run, or the embedded target of one, holds the lock.
 func (d *StateDir) InUse() (bool, error) {
 	f, err := os.Open(filepath.Join(d.Path, "lock"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -335,14 +333,15 @@ func (d *StateDir) InUse() (bool, error) {
 	return err != nil, nil
 }
 
-// Unlock releases this process's share of the lock. Processes that inherited the file keep theirs.
+// Unlock closes the lock file. The lock remains with processes that inherited the file.
 func (l *DirLock) Unlock() error { return l.File.Close() }
 
-// holderFormat is the line of a lock file: process, its start, boot and PID namespace of its host, and the host's name.
+// holderFormat is the line of a lock file: the process id, the start time of the process, the boot id and the PID
+// namespace, and the name of the host.
 const holderFormat = "%-10d %-20d %s %-20d %-64.64s\n"
 
-// writeHolder records this process in the lock file, to be named in errors of other processes. Several hosts may share
-// a home directory. A record of another version may be longer: Truncate removes the rest.
+// writeHolder writes this process to the lock file, for errors of other processes. The line names the host, since
+// several hosts may share a home directory. A line of another version may be longer: Truncate removes the rest.
 func writeHolder(f *os.File) error {
 	me := self(uuid.Nil)
 	line := fmt.Appendf(nil, holderFormat, me.PID, me.Start, me.Boot, me.PIDSpace, me.Host)
@@ -357,10 +356,10 @@ func writeHolder(f *os.File) error {
 // of another holder. Missing fields are zero.
 func readHolder(f *os.File) (h microfs.Holder) {
 	b := make([]byte, 256)
-	n, _ := f.ReadAt(b, 0) // a file that cannot be read names no process
+	n, _ := f.ReadAt(b, 0) // after an error the holder is unknown
 	var boot string
 	line, _, _ := strings.Cut(string(b[:n]), "\n")
-	_, _ = fmt.Sscan(line, &h.PID, &h.Start, &boot, &h.PIDSpace, &h.Host) // as far as it goes
+	_, _ = fmt.Sscan(line, &h.PID, &h.Start, &boot, &h.PIDSpace, &h.Host) // fields that are missing or invalid stay zero
 	h.Boot, _ = uuid.Parse(boot)
 	return h
 }

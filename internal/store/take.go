@@ -28,16 +28,16 @@ type Lease struct {
 	life  context.Context // until End
 	stop  context.CancelFunc
 	kept  bool                          // it is renewed in the background
-	job   atomic.Pointer[runrecord.Job] // set by Open
+	job   atomic.Pointer[runrecord.Job] // set by Lease.Open
 	ended sync.WaitGroup
-	lost  sync.Once // reports once that another run has the store
+	lost  sync.Once // for the one message that another run has the store
 
 	mirrors  sync.Mutex         // guards the fields below
 	degraded []nvmf.TransportID // lost targets of mirrors
 	since    time.Time          // when the first of them was lost, in this run or before; zero: none
 }
 
-// A pace has the waiting times of a lease.
+// A pace has the intervals of a lease.
 type pace struct {
 	beat time.Duration // between renewals
 	// quiesce is the wait before the last read. A run that read the records before ours was written has written its own
@@ -101,7 +101,8 @@ func takeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 	return l, nil
 }
 
-// Whole reports whether every target has the record of the run: then no other run can begin unnoticed.
+// Whole reports whether every target has the record of the run. If so, another run cannot begin without seeing a
+// record.
 func (l *Lease) Whole() bool { return len(l.parts) == len(l.cfg.Targets) }
 
 // mayHold fails unless dev, which is target t, contains nothing, this store, or, for a run with --fresh, something that
@@ -125,7 +126,7 @@ func mayHold(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device) (e
 func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord.Record) error {
 	for t, id := range l.cfg.Targets {
 		if id.Transport == nvmf.PCIe {
-			continue // a drive is one process's
+			continue // only one process can use a local drive
 		}
 		dev, err := connect(ctx, l.cfg, id, false)
 		if err != nil {
@@ -152,8 +153,8 @@ func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord
 	return nil
 }
 
-// confirm waits until every run that has not seen our record must have written its own, and checks that ours is still
-// there.
+// confirm waits until every run that has not seen the record of this run must have written its own. Then it checks
+// that the record of this run is still there.
 func (l *Lease) confirm(ctx context.Context, pace pace) error {
 	reserved := true
 	for _, p := range l.parts {
@@ -170,7 +171,8 @@ func (l *Lease) confirm(ctx context.Context, pace pace) error {
 	return nil
 }
 
-// open writes the record of one target. It fails if the record is not before any more: another run has begun.
+// open writes the record of one target. It fails if the current record differs from before, because then another run
+// has begun.
 func (p *leasePart) open(ctx context.Context, before *runrecord.Found) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.lease.cfg.Timeout)
 	defer cancel()
@@ -186,7 +188,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	if err != nil {
 		return err
 	}
-	ours := now.Record != nil && now.Record.Run == p.me.Run // written by an earlier attempt
+	ours := now.Record != nil && now.Record.Run == p.me.Run // an earlier attempt has written it
 	if !ours && !now.Same(before) && judge(now) != runOver && !p.lease.cfg.Takeover {
 		return p.living(now)
 	}
@@ -199,7 +201,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	case errors.Is(err, parttable.ErrNoTable):
 		err = halfFormatted(parttable.Begin(ctx, p.dev, nil)) // marks the head as nvmecr's
 	case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
-		err = nil // --fresh overwrites it
+		err = nil // --fresh overwrites the content
 	case err == nil && !table.HasRunRecord():
 		p.lease.say("target %s: %d partitions leave no space for the record of this run: a run on another host may take the store over", p.id, len(table.Entries))
 		p.full = true
@@ -239,7 +241,7 @@ const (
 	introduction  = 50 * time.Millisecond
 )
 
-// beaten adds the name of the faster run to err, if err says that there is one.
+// beaten adds the name of the run that was faster to err, if err is that of a lost reservation.
 func (p *leasePart) beaten(ctx context.Context, err error) error {
 	if !errors.Is(err, nvmf.ErrFenced) && !taken(err) {
 		return err

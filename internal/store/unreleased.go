@@ -10,7 +10,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Unreleased returns the ranks whose partitions were not unmounted by their last writer: it lives, or was killed.
+// Unreleased returns the ranks whose partitions were not unmounted by their last writer. That process lives, or was
+// killed.
 func Unreleased(ctx context.Context, cfg *config.Config) (ranks []int, err error) {
 	err = eachTarget(ctx, cfg, true, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
 		table, err := readOwnTable(ctx, cfg, t, dev, false)

@@ -29,13 +29,13 @@ type SideError struct {
 
 func (e *SideError) Error() string { return fmt.Sprintf("target %s: %v", e.Target, e.Err) }
 
-// Unwrap returns the error without the side.
+// Unwrap returns the error without the target.
 func (e *SideError) Unwrap() error { return e.Err }
 
-// Verify compares every byte of every file of a rank's partition with its checksum; in a mirror on both sides, with
-// *SideErrors as causes. While a writer is active the data of a read-only mount may be overwritten before it is read: a range
-// counts as bad only if a later mount finds the same bytes bad in the same place. For proc and errors see Open, which
-// is called with Options.ReadOnly.
+// Verify compares every byte of every file of a rank's partition with its checksum. In a mirror it does so on both
+// sides, and the causes of bad ranges are *SideErrors. While a writer is active, the data of a read-only mount may be
+// overwritten before it is read. So a range counts as bad only if a later mount finds the same bytes bad in the same
+// place. For proc and errors see Open, which is called with Options.ReadOnly.
 func Verify(ctx context.Context, cfg *config.Config, proc Proc, o VerifyOptions) (*microfs.VerifyReport, error) {
 	return verifySides(ctx, cfg, o, func(opts Options) (*Partition, error) { return Open(ctx, cfg, proc, opts) })
 }
@@ -45,7 +45,7 @@ func VerifyCopies(ctx context.Context, cfg *config.Config, t int, o VerifyOption
 	return verifySides(ctx, cfg, o, func(opts Options) (*Partition, error) { return OpenCopies(ctx, cfg, t, opts) })
 }
 
-// verifySides verifies the file system that open opens: of a mirror each side that counts.
+// verifySides verifies the file system that open opens. In a mirror it verifies each side that can be used.
 func verifySides(ctx context.Context, cfg *config.Config, o VerifyOptions, open func(Options) (*Partition, error)) (*microfs.VerifyReport, error) {
 	sides := []mirrorSide{eitherSide}
 	if cfg.CopiesSync {

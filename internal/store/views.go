@@ -20,7 +20,7 @@ type View struct {
 	// Mount differs between two mounts of the same partition: data that the older one shows may have been overwritten.
 	Mount uint64
 
-	refreshed time.Time // what is acknowledged then is there
+	refreshed time.Time // FS has all data that was acknowledged before
 }
 
 // Views are the partitions of all ranks of a store, for a process that is none of the ranks. A partition is mounted at
@@ -31,7 +31,7 @@ type Views struct {
 	logf func(format string, args ...any)
 
 	mu        sync.Mutex
-	targets   []*viewed // nil until the first look
+	targets   []*viewed // nil until the first access
 	silent    map[int]silence
 	views     []View
 	mounts    uint64
@@ -110,9 +110,9 @@ func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 
 // Rank returns the file system of one rank, or of singletons for parttable.Singleton, with all data that was
 // acknowledged before since. It waits for a target that does not answer, or is lost meanwhile, up to the time-out of
-// the run. After a wait in vain the next calls fail at once for as long again, so that a caller that asks for many
-// files does not wait for each. Errors: microfs.ErrUnformatted if the rank has written nothing; those of microfs.Mount;
-// of the target.
+// the run. After a time-out the next calls fail at once for as long again, so that a caller that asks for many files
+// does not wait for each. Errors: microfs.ErrUnformatted if the rank has written nothing; those of microfs.Mount; of
+// the target.
 func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.FS, error) {
 	for begin := time.Now(); ; {
 		fs, t, err := v.find(ctx, rank, since)
@@ -136,8 +136,8 @@ func (v *Views) givenUp(t int, err error) error {
 	return err
 }
 
-// find searches the partition of a rank on all targets, the likeliest first. It returns the target at which the search
-// ended; -1 if an earlier wait for that target was in vain.
+// find searches the partition of a rank on all targets, the likeliest first. It returns the target at which the
+// search ended; -1 if an earlier wait for that target ended with a time-out.
 func (v *Views) find(ctx context.Context, rank int, since time.Time) (fs *microfs.FS, t int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -180,7 +180,7 @@ func (v *Views) reset(ctx context.Context, t int, cause error) error {
 	return cause
 }
 
-// rank is Rank on one target. It returns nil if the rank is not there.
+// rank is Rank on one target. It returns nil if the target has no partition of the rank.
 func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microfs.FS, error) {
 	target, err := v.target(ctx, t)
 	if err != nil {
@@ -244,7 +244,7 @@ func (v *Views) Space(ctx context.Context) (total, free nvmf.Bytes, err error) {
 	return total, free, nil
 }
 
-// Forget makes the next Refresh read again, however soon it comes.
+// Forget makes the next Refresh read the store again, also if the last one was a moment ago.
 func (v *Views) Forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -257,7 +257,7 @@ func (v *Views) Close() {
 	defer v.mu.Unlock()
 	for _, t := range v.targets {
 		if t != nil {
-			_ = t.dev.Close() // it was only read
+			_ = t.dev.Close() // nothing was written
 		}
 	}
 	v.targets, v.views, v.refreshed = nil, nil, time.Time{}
@@ -317,7 +317,7 @@ func (v *Views) refresh(ctx context.Context, t *viewed) error {
 	if err := v.readTable(ctx, t); err != nil {
 		return err
 	}
-	if t.table == nil || t.table.JobSize == 1 { // that is the singleton partition
+	if t.table == nil || t.table.JobSize == 1 { // the only partition is the singleton partition
 		return nil
 	}
 	for _, e := range t.table.Entries {
@@ -334,7 +334,7 @@ func (v *Views) refresh(ctx context.Context, t *viewed) error {
 	return nil
 }
 
-// mount mounts a partition. If its writer leaves no consistent state in time, the previous view stays.
+// mount mounts a partition. If its writer leaves no consistent state in time, the previous view is kept.
 func (v *Views) mount(ctx context.Context, t *viewed, e parttable.Entry) error {
 	view, err := v.open(ctx, t, e)
 	switch {
@@ -363,7 +363,8 @@ func (v *Views) open(ctx context.Context, t *viewed, e parttable.Entry) (View, e
 	return View{Rank: e.Rank, FS: p.FS, Mount: v.mounts}, nil
 }
 
-// sharedDevice is a device with one queue for all users: read-only partitions need no connection each.
+// sharedDevice is a device with one queue for all users, so that partitions which are only read do not need a
+// connection each.
 type sharedDevice struct {
 	nvmf.Device
 	mu sync.Mutex
@@ -378,7 +379,7 @@ func share(ctx context.Context, dev nvmf.Device) (*sharedDevice, error) {
 	return &sharedDevice{Device: dev, q: q}, err
 }
 
-// OpenQueue returns a queue that shares the queue of the device.
+// OpenQueue returns a queue that passes its commands to the queue of the device.
 func (d *sharedDevice) OpenQueue(context.Context, int) (nvmf.Queue, error) {
 	return sharedQueue{d}, nil
 }
@@ -393,7 +394,7 @@ func (q sharedQueue) Submit(cmds []*nvmf.Command) {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	q.d.q.Submit(cmds)
-	_ = q.d.q.Wait(cmds) // each has its own error
+	_ = q.d.q.Wait(cmds) // each command has its own error
 }
 
 func (q sharedQueue) Wait(cmds []*nvmf.Command) error { return nvmf.FirstError(cmds) }
