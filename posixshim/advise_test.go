@@ -20,7 +20,7 @@ func (a advised) Advise(off, n int64, advice int) error {
 	return nil
 }
 
-// TestAdvise: posix_fadvise reaches the file, and fails on a descriptor of O_PATH.
+// TestAdvise checks that posix_fadvise calls Advise of the file, and that it fails on a descriptor of O_PATH.
 func TestAdvise(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)

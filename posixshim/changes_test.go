@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Several processes map a file and each changes bytes of its own. None overwrites bytes that another process has written.
+// TestChangesOfSeveral lets several processes map a file and change different bytes of it. No process may overwrite
+// bytes that another one has written.
 func TestChangesOfSeveral(t *testing.T) {
 	const n = 3 * page / 2
 	for _, tc := range []struct {
@@ -50,7 +51,8 @@ func TestChangesOfSeveral(t *testing.T) {
 	}
 }
 
-// An array of small numbers, of which only some bytes differ from zero, has few changed parts.
+// TestChangesOfNumbers checks that an array of small numbers, in which most bytes of each number stay zero, counts as
+// one changed part.
 func TestChangesOfNumbers(t *testing.T) {
 	was, now := make([]byte, 4*page), make([]byte, 4*page)
 	for i := 0; i < len(now); i += 8 {
@@ -60,8 +62,8 @@ func TestChangesOfNumbers(t *testing.T) {
 	assert.Empty(t, changes(now, now))
 }
 
-// Bytes that another process has written to a mapped file are not overwritten when changes of the same page are written back,
-// also not when they are written back a second time.
+// TestMappingKeepsWhatOthersWrote checks that msync does not overwrite bytes which another process has written to the
+// same page, also if it is called again.
 func TestMappingKeepsWhatOthersWrote(t *testing.T) {
 	const size = 2 * mapChunk
 	p := newPartition(t).process(t)
@@ -71,7 +73,7 @@ func TestMappingKeepsWhatOthersWrote(t *testing.T) {
 	f, err := p.files.get(h)
 	require.NoError(t, err)
 	others := map[int64]string{0: "others", mapChunk + 10: "others", size - 6: "others"}
-	for at, b := range others { // not by p, whose memory would be updated
+	for at, b := range others { // past p, which would update its memory
 		_, err := f.current().WriteAt([][]byte{[]byte(b)}, at)
 		require.NoError(t, err)
 	}
@@ -91,7 +93,8 @@ func TestMappingKeepsWhatOthersWrote(t *testing.T) {
 	require.NoError(t, p.Unmap(h))
 }
 
-// Bytes that were written back once are not written again over bytes that another process has written since.
+// TestMappingSavesOnce checks that msync writes a change once. A second msync must not overwrite bytes that another
+// process has written since.
 func TestMappingSavesOnce(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)

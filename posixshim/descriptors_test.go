@@ -39,7 +39,8 @@ func (s *store) overTCP() *store {
 	return s
 }
 
-// A program that closes and replaces all descriptors does not close those of the runtime, which goes on working.
+// TestCloseEverything checks that a program which closes and replaces all descriptors does not close those of the
+// runtime.
 func TestCloseEverything(t *testing.T) {
 	const want = `a: wrote 4194304, read 4194304, same 1, sync 0
 lowest: 3, hidden among the low ones: 0, poller, lock, and device: 1
@@ -77,13 +78,15 @@ g: wrote 4194304, read 4194304, same 1, sync 0
 	}
 }
 
-// An application gets the descriptor numbers of its choice also while threads of the runtime open descriptors.
+// TestNumbersOfChoice checks that an application gets the descriptor numbers of its choice while threads of the
+// runtime open descriptors.
 func TestNumbersOfChoice(t *testing.T) {
 	program := compile(t, "gcc", "numbers.c", "-Wall", "-Wextra", "-Werror")
 	assert.Equal(t, "done\n", output(t, newStore(t).command(program, mount, "10000")))
 }
 
-// Descriptors of the runtime are told apart from those that other threads open while the runtime is loaded.
+// TestLoadWhileOthersOpen lets other threads open descriptors while the runtime is loaded. Descriptors of the runtime
+// must be distinguished from theirs.
 func TestLoadWhileOthersOpen(t *testing.T) {
 	s := newStore(t)
 	program := compile(t, "gcc", "openers.c", "-pthread")
@@ -92,7 +95,7 @@ func TestLoadWhileOthersOpen(t *testing.T) {
 	}
 }
 
-// A shell redirects every number of one digit.
+// TestLowDescriptorsAreTheApplications checks that a shell can redirect each of the descriptors 3 to 9.
 func TestLowDescriptorsAreTheApplications(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		tool(t, shell)
@@ -102,7 +105,8 @@ for i in 3 4 5 6 7 8 9; do eval "echo $i >&$i; exec $i>&-"; done; cat $0/of*`
 	}
 }
 
-// A stream that runs out of space in the middle of a buffer reports ENOSPC, as on a full tmpfs.
+// TestStreamsOnAFullFileSystem checks that a stream reports ENOSPC, as on a full tmpfs, if the space ends in the
+// middle of its buffer.
 func TestStreamsOnAFullFileSystem(t *testing.T) {
 	s := newStore(t)
 	require.NoError(t, os.Truncate(filepath.Join(s.run, "image"), 40<<20))

@@ -12,7 +12,7 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// A process whose target does not answer prints what its end waits for. Other processes print nothing.
+// TestEndIsTold checks that a process prints a message if its end waits for the target, and prints nothing otherwise.
 func TestEndIsTold(t *testing.T) {
 	told := make(chan string, 10)
 	// ends returns how long a process takes to end. Its target calls wait first.
@@ -32,7 +32,7 @@ func TestEndIsTold(t *testing.T) {
 		return time.Since(begin)
 	}
 	t.Run("at once", func(t *testing.T) {
-		for ends(t, func() {}) >= quietTime { // a busy machine
+		for ends(t, func() {}) >= quietTime { // repeated, since a busy machine may be slow
 			for len(told) > 0 {
 				<-told
 			}

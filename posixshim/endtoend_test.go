@@ -19,14 +19,14 @@ import (
 // fortify makes the C library's headers use the checked forms of calls.
 var fortify = []string{"-O2", "-D_FORTIFY_SOURCE=2"}
 
-// TestPrograms runs each program in a local directory and under the mount.
+// TestPrograms runs each program in a local directory and in the mount. Both runs must print the same.
 func TestPrograms(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		compiler string
 		source   string
 		flags    []string
-		after    []string // files that it writes when it exits
+		after    []string // files that the program writes when it exits
 	}{
 		{"calls", "gcc", "calls.c", nil, nil},
 		{"calls, fortified", "gcc", "calls.c", fortify, nil},
@@ -64,6 +64,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestCoreutils runs a script of commands of coreutils in a local directory and in the mount. Both runs must print
+// the same.
 func TestCoreutils(t *testing.T) {
 	want := output(t, exec.Command("env", "LC_ALL=C.UTF-8", "sh", "testdata/coreutils.sh", t.TempDir(), t.TempDir()))
 	got := output(t, newStore(t).command("sh", "testdata/coreutils.sh", mount, t.TempDir()))
@@ -71,6 +73,8 @@ func TestCoreutils(t *testing.T) {
 	assert.Greater(t, strings.Count(got, "---"), 50)
 }
 
+// TestShell runs a shell, and commands of it, in a working directory of the mount. The output must be the same as in
+// a local directory.
 func TestShell(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		t.Run(shell, func(t *testing.T) {
@@ -82,7 +86,8 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// A program without the library that is started in a directory of the mount finds no files and creates none.
+// TestWorkingDirectoryWithoutLibrary starts a program without the library in a directory of the mount. The program
+// must find no files, and must create none in another place.
 func TestWorkingDirectoryWithoutLibrary(t *testing.T) {
 	dir := t.TempDir()
 	cmd := newStore(t).command("sh", "-c", "cd "+mount+" && unset LD_PRELOAD && touch lost; ls -A; exec touch /nvmecr/lost")
@@ -96,7 +101,8 @@ func TestWorkingDirectoryWithoutLibrary(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// A program that writes over its environment before it uses a file.
+// TestTitle runs a program that overwrites its environment before it uses a file. Programs do so to change their
+// title.
 func TestTitle(t *testing.T) {
 	program := compile(t, "gcc", "title.c")
 	for _, args := range [][]string{{mount}, {mount, "copied"}} {
@@ -104,7 +110,7 @@ func TestTitle(t *testing.T) {
 	}
 }
 
-// The names of descriptors in /proc/self/fd.
+// TestDescriptorNames checks the names of descriptors in /proc/self/fd.
 func TestDescriptorNames(t *testing.T) {
 	program := compile(t, "gcc", "fdnames.c", "-w")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -112,7 +118,8 @@ func TestDescriptorNames(t *testing.T) {
 	assert.Empty(t, diff(t, output(t, exec.Command(program, dir)), output(t, newStore(t).command(program, mount))))
 }
 
-// Children of an executed program write files, as children of the program before did.
+// TestGivesUpToExecute checks that children of an executed program can write files, like children of the program
+// before it.
 func TestGivesUpToExecute(t *testing.T) {
 	program := compile(t, "gcc", "exec.c", "-w")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -139,7 +146,7 @@ func TestExecutesWithOpenFiles(t *testing.T) {
 	}
 }
 
-// After _exit all written data is in the files, as after exit.
+// TestQuit checks that all written data is in the files after _exit, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")
 	for _, how := range []string{"", "handler", "small", "exec"} {
@@ -149,7 +156,7 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-// The library raises no signals at which a debugger would stop.
+// TestDebugger checks that the library raises no signals at which a debugger would stop.
 func TestDebugger(t *testing.T) {
 	gdb, program := tool(t, "gdb"), compile(t, "gcc", "plain.c")
 	run := func(cmd *exec.Cmd, dir string) string {
@@ -164,7 +171,7 @@ func TestDebugger(t *testing.T) {
 	assert.Contains(t, run(newStore(t).command(gdb), mount), well)
 }
 
-// Calls of threads that write while another thread ends the process do not fail.
+// TestEndAmongThreads checks that writes of threads do not fail while another thread ends the process.
 func TestEndAmongThreads(t *testing.T) {
 	stdout, stderr, err := finish(t, newStore(t).command(compile(t, "gcc", "ends.c"), mount))
 	require.NoError(t, err)
@@ -172,6 +179,8 @@ func TestEndAmongThreads(t *testing.T) {
 	assert.Empty(t, stderr)
 }
 
+// TestPythonProcesses runs a Python program with child processes in a local directory and in the mount. Both runs
+// must print the same.
 func TestPythonProcesses(t *testing.T) {
 	python := tool(t, "python3")
 	native := exec.Command(python, "testdata/processes.py", t.TempDir())
@@ -183,7 +192,7 @@ func TestPythonProcesses(t *testing.T) {
 	assert.NotEmpty(t, got)
 }
 
-// Programs whose standard streams a shell has redirected to files of the mount.
+// TestRedirection runs programs whose standard streams a shell has redirected to files of the mount.
 func TestRedirection(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		t.Run(shell, func(t *testing.T) {
@@ -195,6 +204,8 @@ func TestRedirection(t *testing.T) {
 	}
 }
 
+// TestVfork checks that a child of vfork gets EIO and a message if it uses the mount before exec, and that its parent
+// continues.
 func TestVfork(t *testing.T) {
 	s := newStore(t)
 	stdout, stderr, err := finish(t, s.command(compile(t, "gcc", "vforks.c"), mount))
@@ -203,6 +214,8 @@ func TestVfork(t *testing.T) {
 	assert.Regexp(t, `^nvmecr: process \d+ was made by vfork and cannot use /nvmecr before exec\n$`, stderr)
 }
 
+// TestWithoutRuntime checks that the missing file of the runtime causes a message, and that files outside the mount
+// can be used.
 func TestWithoutRuntime(t *testing.T) {
 	s := newStore(t, noRuntime)
 	local := t.TempDir()
@@ -215,6 +228,7 @@ func TestWithoutRuntime(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist, "nothing is made in its place")
 }
 
+// TestBadConfiguration checks that an invalid NVMECR_TARGET causes a message that names the variable.
 func TestBadConfiguration(t *testing.T) {
 	s := newStore(t)
 	s.target = "floppy:A"
@@ -225,6 +239,7 @@ func TestBadConfiguration(t *testing.T) {
 	assert.Contains(t, stderr, "Invalid argument")
 }
 
+// TestNoMountIsInert checks that the library does nothing if NVMECR_MOUNT is not set.
 func TestNoMountIsInert(t *testing.T) {
 	s := newStore(t)
 	cmd := s.command("ls", mount)
@@ -234,9 +249,10 @@ func TestNoMountIsInert(t *testing.T) {
 	assert.Equal(t, "ls: cannot access '/nvmecr': No such file or directory\n", stderr)
 }
 
-// maxIdle is the most memory that the library may use in a rank, in KiB.
+// maxIdle is the limit for the memory that the library uses in a rank, in KiB.
 const maxIdle = 32 << 10
 
+// TestIdleMemory measures the memory that the first use of a file adds to a process.
 func TestIdleMemory(t *testing.T) {
 	s := newStore(t)
 	out := output(t, s.command(compile(t, "gcc", "idle.c"), mount))
@@ -247,8 +263,7 @@ func TestIdleMemory(t *testing.T) {
 	assert.Less(t, after-before, maxIdle)
 }
 
-// BenchmarkStart compares the start of a program that never touches the mount
-// with and without the library.
+// BenchmarkStart measures the start of a program that does not use the mount, with the library and without it.
 func BenchmarkStart(b *testing.B) {
 	s := newStore(b)
 	for _, c := range []struct {

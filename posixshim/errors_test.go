@@ -11,7 +11,7 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// failingFile is a file whose device fails.
+// failingFile is a file whose Sync and Close fail.
 type failingFile struct{ vfs.File }
 
 func (failingFile) Sync() error { return syscall.EIO }
@@ -20,7 +20,7 @@ func (f failingFile) Close() error {
 	return syscall.ENOSPC
 }
 
-// failing opens a file that fails from then on.
+// failing opens a file whose later calls of fsync and close fail.
 func failing(t *testing.T, p *Process) Handle {
 	h := file(t, p, "f", create)
 	f, err := p.files.get(h)
@@ -30,7 +30,7 @@ func failing(t *testing.T, p *Process) Handle {
 	return h
 }
 
-// TestFsyncReachesTheFile: fsync returns the error of the file system.
+// TestFsyncReachesTheFile checks that fsync and close return the errors of the file system.
 func TestFsyncReachesTheFile(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := failing(t, p)
@@ -38,7 +38,8 @@ func TestFsyncReachesTheFile(t *testing.T) {
 	assert.ErrorIs(t, p.Release(h), syscall.ENOSPC)
 }
 
-// TestCloseTellsItsError: the last close returns the error of writing the data, also if the file had several descriptors.
+// TestCloseTellsItsError checks that the last close of a file with several descriptors returns the error of writing
+// its data.
 func TestCloseTellsItsError(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := failing(t, p)
@@ -47,7 +48,7 @@ func TestCloseTellsItsError(t *testing.T) {
 	assert.ErrorIs(t, p.Release(h), syscall.ENOSPC)
 }
 
-// TestReadsMoveTheOffset: read advances the offset, and pread does not.
+// TestReadsMoveTheOffset checks that read advances the offset, and that pread does not.
 func TestReadsMoveTheOffset(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -64,7 +65,8 @@ func TestReadsMoveTheOffset(t *testing.T) {
 	}
 }
 
-// TestUnavailable: if a mount cannot be opened, errors that no call on a file has become EIO.
+// TestUnavailable checks the errno of calls if the mount cannot be opened. Errors that POSIX does not define for
+// calls on files must become EIO.
 func TestUnavailable(t *testing.T) {
 	for cause, want := range map[error]syscall.Errno{
 		syscall.ENOENT: syscall.EIO, syscall.EACCES: syscall.EIO, syscall.ECONNREFUSED: syscall.EIO, syscall.EHOSTUNREACH: syscall.EIO, syscall.EPIPE: syscall.EIO,

@@ -18,8 +18,7 @@ import (
 // Where the preloaded library cannot work, programs behave as without it, or print a clear message. The application does not
 // crash, and no file is written to another place.
 
-// TestScarce takes memory or descriptors away, before and after the first file
-// is opened.
+// TestScarce limits the memory or the descriptors of a process, before and after it opens its first file.
 func TestScarce(t *testing.T) {
 	program := compile(t, "gcc", "poor.c", "-Wall", "-Wextra", "-Werror")
 	const early = "first: ok\nthen: ok\nright\n"
@@ -44,15 +43,15 @@ right
 `
 	for _, c := range []struct {
 		of     string
-		much   int // how many descriptors or MiB are left
+		much   int // number of descriptors or MiB that are left
 		want   string
 		stderr string // a message that is printed once; "": none
 	}{
-		{"descriptors before", 3, early, ""}, // not even enough to count them
+		{"descriptors before", 3, early, ""}, // too few even to count them
 		{"descriptors before", 4, early, "free descriptors"},
 		{"descriptors before", 7, early, "free descriptors"},
 		{"descriptors before", 12, early, "free descriptors"},
-		{"descriptors before", 16, early, "free descriptors"}, // 8 above the application's, and the placeholder has one
+		{"descriptors before", 16, early, "free descriptors"}, // the runtime needs 8 above those of the application, and one is the placeholder
 		{"descriptors before", 17, early, ""},
 		{"descriptors before", 18, early, ""},
 		{"descriptors before", 24, early, ""},
@@ -90,7 +89,7 @@ func TestNotReached(t *testing.T) {
 		flags    []string
 		setuid   bool
 		stderr   string // of the program
-		answer   string // to an open under the mount
+		answer   string // error of an open in the mount
 	}{
 		{"static", "gcc", []string{"-static"}, false, "", "No such file or directory"},
 		{"static-pie", "gcc", []string{"-static-pie"}, false, "", "No such file or directory"},
@@ -125,18 +124,17 @@ func TestNotReached(t *testing.T) {
 	}
 }
 
-// TestDeletedLibrary executes a program after the library, or the runtime, has
-// been deleted.
+// TestDeletedLibrary executes a program after the library, or the runtime, was deleted.
 func TestDeletedLibrary(t *testing.T) {
 	for _, c := range []struct{ deleted, says string }{
 		{"libnvmecr.so", "object '%s/libnvmecr.so' from LD_PRELOAD cannot be preloaded"},
 		{"libnvmecr-plain.so", "nvmecr: files under /nvmecr cannot be used: %s/libnvmecr-plain.so: cannot open shared object file"},
 	} {
 		t.Run(c.deleted, func(t *testing.T) {
-			s := newStore(t, "libnvmecr-plain.so") // links, which can be deleted
+			s := newStore(t, "libnvmecr-plain.so") // with links to the libraries, which the test can delete
 			program := compile(t, "gcc", "plain.c")
 			outside := filepath.Join(t.TempDir(), "x")
-			// The running process goes on. A program that is executed then is not intercepted.
+			// The running process can still use the mount. A program that is executed afterwards is not intercepted.
 			script := `exec 3>"$1"; echo kept >"$2/before"; rm "$3"; echo kept >"$2/after"; exec "$4" "$1" "$2/x"`
 			stdout, stderr, err := finish(t, s.command("bash", "-c", script, "-", outside, mount, filepath.Join(s.run, c.deleted), program))
 			require.NoError(t, err, stderr)
@@ -152,7 +150,7 @@ func TestDeletedLibrary(t *testing.T) {
 	}
 }
 
-// TestHandlers makes, in a signal handler, all calls that POSIX calls async-signal-safe.
+// TestHandlers makes, in a signal handler, all calls that POSIX defines as async-signal-safe.
 func TestHandlers(t *testing.T) {
 	program := compile(t, "gcc", "handlers.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	cmd := newStore(t).command(program, t.TempDir())
@@ -164,14 +162,15 @@ func TestHandlers(t *testing.T) {
 	assert.Equal(t, string(native), string(out))
 }
 
-// A handler follows a link out of the mount while it interrupts a call that does so too.
+// TestHandlersAndLinks interrupts a call that follows a symbolic link out of the mount by a handler that follows such
+// a link, too.
 func TestHandlersAndLinks(t *testing.T) {
 	program := compile(t, "gcc", "outward.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir(), t.TempDir())), "without the library")
 	assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount, t.TempDir())))
 }
 
-// TestInstalls makes the first call of a process in a handler.
+// TestInstalls makes the first call of a process on the mount in a signal handler.
 func TestInstalls(t *testing.T) {
 	program := compile(t, "gcc", "installs.c", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
 	for _, way := range []string{"sigaction", "signal", "sysv_signal", "sigset"} {

@@ -21,13 +21,14 @@ func protected(t *testing.T) []byte {
 	return m
 }
 
+// TestTouched checks how many bytes of buffers can be read or written, if some of their memory is protected.
 func TestTouched(t *testing.T) {
 	m := protected(t)
 	const all = 1 << 62
 	for _, c := range []struct {
 		bufs     [][]byte
 		limit    int64
-		readable int // -1 is EFAULT
+		readable int // expected number of bytes; -1: EFAULT
 		writable int
 	}{
 		{[][]byte{}, all, 0, 0},
@@ -35,10 +36,10 @@ func TestTouched(t *testing.T) {
 		{[][]byte{m}, all, 2 * page, page},
 		{[][]byte{m[10:]}, all, 2*page - 10, page - 10},
 		{[][]byte{m[10:]}, 2 * page, 2*page - 10, page - 10},
-		{[][]byte{m}, page, 2 * page, 3 * page}, // no more than that is written to
-		{[][]byte{m}, -5, 2 * page, 3 * page},   // behind the end of a file
-		{[][]byte{m[page:]}, all, page, -1},     // nothing
-		{[][]byte{m[2*page:]}, all, -1, -1},     // nothing at all
+		{[][]byte{m}, page, 2 * page, 3 * page}, // only the first page of the buffer would be written
+		{[][]byte{m}, -5, 2 * page, 3 * page},   // an offset behind the end of a file: nothing would be written
+		{[][]byte{m[page:]}, all, page, -1},     // no byte can be written
+		{[][]byte{m[2*page:]}, all, -1, -1},     // no byte can be read or written
 		{[][]byte{m[:5], m[page:]}, all, page + 5, 5},
 		{[][]byte{m[:5], m[2*page:], m[:7]}, all, 5, 5},
 		{[][]byte{m[:5], m[:7], m[page-1 : page+1]}, all, 14, 13},

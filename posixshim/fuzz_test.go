@@ -15,11 +15,12 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// callScript is how many bytes make a call.
+// callScript is the number of bytes that encode a call.
 const callScript = 12
 
-// FuzzCalls makes calls with any numbers: invalid handles, offsets and sizes at the ends of their ranges, unknown flags, empty
-// vectors. Each returns an errno or a plausible result, and does not access memory beyond its buffers.
+// FuzzCalls makes calls with arbitrary numbers: invalid handles, offsets and sizes at the ends of their ranges,
+// unknown flags, empty vectors. Each call must return an errno or a plausible result, and must not access memory
+// beyond its buffers.
 func FuzzCalls(f *testing.F) {
 	for op := range uint8(calls) {
 		f.Add([]byte{0, 1, 2, 0, 0x42, 0, 0, 0, 0, 0, 0, 0, op, 0, 2, 4, 0x42, 2, 3, 4, 5, 6, 7, 8, op, 1, 3, 9, 9, 9, 9, 9, 9, 9, 9, 9})
@@ -43,7 +44,7 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// caller is an application that passes any arguments.
+// caller is an application that passes arbitrary arguments.
 type caller struct {
 	t       *testing.T
 	p       *Process

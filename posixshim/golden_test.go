@@ -19,17 +19,17 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// Hang is a time-out for operations that take no time. It is long enough for the busiest machine.
+// Hang is a time-out that no operation reaches, also on a busy machine.
 const Hang = 5 * time.Minute
 
-// GoldenMessages is a conversation of testdata/messages.c with its server, byte
-// by byte: requests begin with ">", their replies with "<".
+// GoldenMessages is the name of a file with the messages between testdata/messages.c and its server, byte by byte.
+// Lines of requests begin with ">", lines of their replies with "<".
 const GoldenMessages = "testdata/messages.hex"
 
-// GoldenLayout is the message of a test that finds a changed byte.
+// GoldenLayout is the message of a test that finds a changed byte in the messages.
 const GoldenLayout = "the messages have changed: raise layout in internal/gen/remote.go, unless calls.txt has changed too"
 
-// exchanges are the same calls in Go.
+// exchanges are the calls of testdata/messages.c with their results.
 var exchanges = []struct {
 	name    string
 	call    uint32
@@ -62,8 +62,8 @@ func dump(b *strings.Builder, mark string, message []byte) {
 	}
 }
 
-// TestGoldenMessages compares the messages of the Go end with those of the
-// golden file; TestGoldenSender those of the C end.
+// TestGoldenMessages compares the messages that Go code encodes and decodes with the golden file. TestGoldenSender
+// does so for the C code.
 func TestGoldenMessages(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the file is of a little-endian machine")

@@ -21,7 +21,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// packetSockets returns the two ends of a connection for a handover.
+// packetSockets returns the two sockets of a connection for a handover.
 func packetSockets(t testing.TB) (from, to int) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func succession(t testing.TB, p, q *Process) <-chan error {
 	return done
 }
 
-// connect connects to the process of a number.
+// connect connects to the server with a number.
 func connect(t testing.TB, number uint64) *client {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func connect(t testing.TB, number uint64) *client {
 	return &client{t, fd, nil}
 }
 
-// successor is a process of the same partition that takes over.
+// successor returns a process of the same partition that can take over open files.
 func (p *partition) successor(t testing.TB) *Process {
 	own := &partition{dev: p.dev, seg: p.seg} // a copy, because other goroutines use it
 	q := NewForTakeover(own.open, t.Logf)
@@ -66,8 +66,8 @@ func (p *partition) successor(t testing.TB) *Process {
 	return q
 }
 
-// Open files that other processes have work in the successor by the same handles and connections, with their offsets, flags,
-// locks, mappings, relayed data and errors of writing.
+// TestHandOver hands open files over to another process. Clients must be able to use the same handles and
+// connections, and the files must keep their offsets, flags, locks, mappings and relayed data.
 func TestHandOver(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -116,7 +116,7 @@ func TestHandOver(t *testing.T) {
 	assert.EqualValues(t, 0, q.server.peerMappings.Load())
 	assert.Zero(t, q.maps.count.Load())
 
-	// A new connection to the number of the first process.
+	// A new connection to the server number of the first process reaches the successor.
 	d := connect(t, uint64(number))
 	n, _ = d.call(request(callLock, []int64{int64(h), 78, unix.F_SETLK, int64(len(bytesOf(&whole)))}, string(bytesOf(&whole))))
 	assert.EqualValues(t, -int64(syscall.EAGAIN), n, "the lock is held")
@@ -134,8 +134,8 @@ func TestHandOver(t *testing.T) {
 	assert.Empty(t, part.logged)
 }
 
-// A process that has connected before it closes the last file gets the result of the close, though the server hands over at that
-// time.
+// TestHandOverWhileTheLastCloses checks that a client which connected before it closed the last file gets the result
+// of the close, although the server hands its files over at that time.
 func TestHandOverWhileTheLastCloses(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -145,7 +145,7 @@ func TestHandOverWhileTheLastCloses(t *testing.T) {
 	done := succession(t, p, q)
 	succeeds := p.Successor
 	var late *client
-	p.Successor = func() (Successor, error) { // no connection is accepted any more
+	p.Successor = func() (Successor, error) { // called when the server accepts no more connections
 		late = connect(t, p.server.identity().number)
 		assert.NoError(t, unix.Close(socket))
 		return succeeds()
@@ -157,7 +157,7 @@ func TestHandOverWhileTheLastCloses(t *testing.T) {
 	assert.Zero(t, n)
 }
 
-// A process whose files no other process has hands nothing over, and does not connect to a successor.
+// TestHandOverNothing checks that a process whose files no other process uses does not connect to a successor.
 func TestHandOverNothing(t *testing.T) {
 	p := newPartition(t).process(t)
 	p.Successor = func() (Successor, error) { assert.Fail(t, "asked"); return Successor{}, syscall.EIO }
@@ -167,7 +167,8 @@ func TestHandOverNothing(t *testing.T) {
 	assert.Zero(t, n)
 }
 
-// Without a successor the process goes on as before, and prints why its files are not handed over.
+// TestHandOverToNobody checks that a process without a successor continues to serve its files, and prints why it did
+// not hand them over.
 func TestHandOverToNobody(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -188,7 +189,8 @@ func TestHandOverToNobody(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// A call that is being made is answered before the handover, a later one by the successor, and none twice.
+// TestHandOverAmongCalls makes calls during a handover. The first process or the successor must answer each call
+// exactly once.
 func TestHandOverAmongCalls(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -219,7 +221,8 @@ func TestHandOverAmongCalls(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// When other processes use no file or connection of a predecessor any more, the partition is given up.
+// TestSuccessorGivesUp checks that a successor closes the partition when no other process uses a file or a connection
+// of the first process.
 func TestSuccessorGivesUp(t *testing.T) {
 	part := newPartition(t)
 	p, q := part.process(t), part.successor(t)
@@ -243,7 +246,7 @@ func TestSuccessorGivesUp(t *testing.T) {
 	assert.Equal(t, syscall.ECONNREFUSED, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
 }
 
-// A file without a name and a renamed file are taken over.
+// TestHandOverOfRenamed hands over an unlinked file and a renamed file.
 func TestHandOverOfRenamed(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -278,12 +281,13 @@ func TestHandOverOfRenamed(t *testing.T) {
 	assert.Zero(t, a.Size)
 }
 
+// unsyncedFile is a file whose Sync fails.
 type unsyncedFile struct{ vfs.File }
 
 func (unsyncedFile) Sync() error { return syscall.ENOSPC }
 
-// An error of writing before the handover is returned to the next process that asks. An error of closing the partition is
-// printed. The files are taken over.
+// TestHandOverAfterLoss checks that an error of writing before the handover is returned by the next fsync, and that
+// an error of closing the partition is printed. The files must be handed over in both cases.
 func TestHandOverAfterLoss(t *testing.T) {
 	part := newPartition(t)
 	p := New(func(write bool) (*vfs.Mount, error) {
@@ -312,7 +316,7 @@ func TestHandOverAfterLoss(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// A successor that cannot have the partition refuses, and the connections of the others end.
+// TestHandOverRefused checks that connections of other processes end if the successor cannot open the partition.
 func TestHandOverRefused(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -351,6 +355,7 @@ func samplePackets() []*packet {
 
 var updateHandOver = flag.Bool("update-handover", false, "write testdata/handover.hex")
 
+// TestGoldenHandOver compares the packets of a handover with the golden file.
 func TestGoldenHandOver(t *testing.T) {
 	var text strings.Builder
 	for _, p := range samplePackets() {
@@ -364,7 +369,8 @@ func TestGoldenHandOver(t *testing.T) {
 	assert.Equal(t, string(golden), text.String(), "the layout has changed: it needs another version")
 }
 
-// Any bytes in place of a handover at most end the connection, and leave no descriptor open.
+// FuzzHandOver sends arbitrary bytes in place of a handover. They may end the connection, and must leave no
+// descriptor open.
 func FuzzHandOver(f *testing.F) {
 	for drop := range samplePackets() {
 		var all []byte
@@ -381,7 +387,7 @@ func FuzzHandOver(f *testing.F) {
 		}
 		part := newPartition(t)
 		q := NewForTakeover(part.open, func(string, ...any) {})
-		defer func() { _ = q.Finish() }() // its files may not exist
+		defer func() { _ = q.Finish() }() // may fail: the packets may name files that do not exist
 		from, to := packetSockets(t)
 		sent := make(chan struct{})
 		go func() {
@@ -403,7 +409,8 @@ func FuzzHandOver(f *testing.F) {
 	})
 }
 
-// sendFuzzed sends packets. all has the length of each before it. Packets of kinds that have a descriptor get one.
+// sendFuzzed sends the packets in all, each of which follows its length. A packet of a kind that has a descriptor
+// gets one.
 func sendFuzzed(to int, all []byte) {
 	for len(all) > 2 {
 		n := min(int(all[0])|int(all[1])<<8, len(all)-2)
@@ -440,7 +447,8 @@ func sendFuzzed(to int, all []byte) {
 	}
 }
 
-// A socket that is closed without a packet is io.EOF, which is not reported.
+// TestNoHandover checks that ReceiveHandover returns io.EOF, which is not reported, if the socket is closed without a
+// packet.
 func TestNoHandover(t *testing.T) {
 	from, to := packetSockets(t)
 	require.NoError(t, unix.Close(from))

@@ -13,14 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLayoutsOfGlibc: streams and directories of the C library have the layout that the preloaded library depends on.
+// TestLayoutsOfGlibc checks the layouts of streams and directories of the C library that the preloaded library
+// depends on.
 func TestLayoutsOfGlibc(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	require.NoError(t, os.WriteFile(name, make([]byte, 8<<10), 0o600))
 	assert.Empty(t, output(t, exec.Command(compile(t, "gcc", "layouts.c", "-Wall", "-Wextra", "-Werror"), name)))
 }
 
-// TestNoPreemption: the flags that the runtimes are built with keep Go from sending signals to its threads.
+// TestNoPreemption checks that the link flags of the runtimes keep Go from sending signals to its threads.
 func TestNoPreemption(t *testing.T) {
 	rules, err := os.ReadFile("shim.mk")
 	require.NoError(t, err)

@@ -12,16 +12,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process with a limit for the size of its files (ulimit -f).
+// TestFileSizeLimit runs a process with a limit for the size of its files (RLIMIT_FSIZE) in a local directory and in
+// the mount.
 func TestFileSizeLimit(t *testing.T) {
 	program := compile(t, "gcc", "fsize.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
 	require.Contains(t, want, "EFBIG SIGXFSZ\n")
-	// The kernel does not let a process with such a limit write to a large file, such as a namespace.
+	// The target is on TCP: the limit would also apply to the file of a namespace.
 	assert.Empty(t, diff(t, want, output(t, newStore(t).overTCP().command(program, mount))))
 }
 
-// Files that posix_spawn opens for a program.
+// TestSpawnOpens checks files of the mount that posix_spawn opens for a program.
 func TestSpawnOpens(t *testing.T) {
 	program := compile(t, "gcc", "spawns.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -29,7 +30,7 @@ func TestSpawnOpens(t *testing.T) {
 	assert.Empty(t, diff(t, want, output(t, newStore(t).view().command(program, mount))))
 }
 
-// Libraries of the mount.
+// TestLoads loads shared libraries of the mount with dlopen.
 func TestLoads(t *testing.T) {
 	lib, local := t.TempDir(), t.TempDir()
 	for name, dir := range map[string]string{"first": local, "second": local, "third": lib} {
@@ -44,7 +45,7 @@ func TestLoads(t *testing.T) {
 	assert.Empty(t, diff(t, want, output(t, s.command(program, mount))))
 }
 
-// Modules and libraries that Python loads.
+// TestPythonLoads loads modules and shared libraries of the mount in Python.
 func TestPythonLoads(t *testing.T) {
 	flags, err := exec.Command("pkg-config", "--cflags", "python3").Output()
 	if err != nil {

@@ -12,13 +12,14 @@ import (
 	"nvmecr/microfs"
 )
 
-// sharedFile is a file whose locks other processes have to agree to. It records what they are told.
+// sharedFile is a file whose locks must be agreed with other processes. It records the calls.
 type sharedFile struct {
 	vfs.File
 	told []told
-	err  error // their answer
+	err  error // the answer of the other processes
 }
 
+// told are the arguments of a call of Lock.
 type told struct {
 	whole      bool
 	start, end int64
@@ -38,15 +39,15 @@ func (f *sharedFile) Conflict(bool, vfs.Held) (vfs.Held, int, error) {
 	return vfs.Held{Start: 3, End: 5, Write: true}, 99, f.err
 }
 
-// taken returns what they were told since the last call.
+// taken returns the recorded calls since the last call of taken.
 func (f *sharedFile) taken() []told {
 	list := f.told
 	f.told = nil
 	return list
 }
 
-// TestLocker: other processes agree to the set of all locks of this process, of its open files, and of the processes that it
-// serves.
+// TestLocker checks which locks other processes must agree to: the union of the locks of this process, of its open
+// files, and of the processes that it serves.
 func TestLocker(t *testing.T) {
 	const end = math.MaxInt64
 	p := new(Process)
@@ -107,7 +108,7 @@ func TestLocker(t *testing.T) {
 	assert.Zero(t, p.locks.files.Load())
 }
 
-// TestTogether: locks for reading that overlap are merged.
+// TestTogether checks that overlapping read locks are merged.
 func TestTogether(t *testing.T) {
 	held := []lock{{owner: 1, start: 30, end: 40, write: true}, {owner: 2, start: 0, end: 10}, {owner: 3, start: 5, end: 7}, {owner: 1, start: 9, end: 20},
 		{owner: 3, start: 20, end: 25}}

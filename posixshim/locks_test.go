@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestConflict: which locks conflict.
+// TestConflict checks which locks conflict.
 func TestConflict(t *testing.T) {
 	const mine, other = Handle(1), Handle(2)
 	held := []lock{{owner: mine, start: 10, end: 20, write: true}, {owner: other, start: 30, end: 40}}

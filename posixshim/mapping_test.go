@@ -22,7 +22,8 @@ func mapped(t testing.TB, p *Process, h Handle, n int64) []byte {
 	return memory
 }
 
-// If changes cannot be written to the file, the call fails, and the changes are not lost: they can be written when there is space.
+// TestMappingWithoutSpace checks that msync fails if there is no space for the changes, and writes them when there is
+// space again.
 func TestMappingWithoutSpace(t *testing.T) {
 	p := newPartition(t).process(t)
 	filler, h := file(t, p, "filler", create), file(t, p, "f", create)
@@ -46,7 +47,8 @@ func TestMappingWithoutSpace(t *testing.T) {
 	assert.Equal(t, syscall.EBADF, p.Msync(Handle(99), 0, 1))
 }
 
-// Only the data of a sparse file takes memory and time: LMDB maps a terabyte.
+// TestMappingOfHoles checks that a mapping of a sparse file needs memory and time only for its data. LMDB maps a file
+// of a terabyte.
 func TestMappingOfHoles(t *testing.T) {
 	const size = 1 << 40
 	p := newPartition(t).process(t)
@@ -73,7 +75,8 @@ func TestMappingOfHoles(t *testing.T) {
 	require.NoError(t, p.Unmap(h))
 }
 
-// Threads that write through a descriptor, and threads that change memory and call msync, each on pages of their own, lose no data.
+// TestMappingBesideWrites checks that no data is lost if one thread writes through a descriptor while another one
+// changes memory and calls msync, on different pages of one file.
 func TestMappingBesideWrites(t *testing.T) {
 	const pages, rounds = 64, 40
 	p := newPartition(t).process(t)
@@ -115,7 +118,8 @@ func TestMappingBesideWrites(t *testing.T) {
 	assert.Zero(t, p.maps.count.Load())
 }
 
-// A file whose descriptor was closed stays open while it is mapped, and changes of the memory are written to it by munmap.
+// TestMappingOutlivesDescriptor checks that a mapped file stays open after its descriptor was closed, and that
+// changes of its memory are written at the end of the process.
 func TestMappingOutlivesDescriptor(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -136,6 +140,7 @@ func TestMappingOutlivesDescriptor(t *testing.T) {
 	assert.Equal(t, "written to memory", string(got[:17]))
 }
 
+// TestFallocateModes checks which modes of fallocate are supported.
 func TestFallocateModes(t *testing.T) {
 	p := newPartition(t).process(t)
 	h, ro := file(t, p, "f", create), file(t, p, "f", syscall.O_RDONLY)

@@ -14,7 +14,7 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// servedOverAndOver makes a process for each input of a fuzz test.
+// servedOverAndOver returns a function that calls talk with a new process for each input of a fuzz test.
 func servedOverAndOver(f *testing.F) func(t *testing.T, talk func(p *Process)) {
 	const size = 8 << 20
 	dev, err := memdev.New(size, 4096, memdev.Options{})
@@ -31,8 +31,8 @@ func servedOverAndOver(f *testing.F) func(t *testing.T, talk func(p *Process)) {
 	}
 }
 
-// FuzzRequestBytes sends any bytes, in two pieces. The server sends a whole reply or closes the connection, and serves the next
-// connection.
+// FuzzRequestBytes sends arbitrary bytes, in two pieces. The server must send a whole reply or close the connection,
+// and must serve the next connection.
 func FuzzRequestBytes(f *testing.F) {
 	f.Add(request(callOpen, []int64{0, create, 0o600}, "f"), uint8(70))
 	f.Add(request(callLock, []int64{1, 1, unix.F_SETLK, 32}, "lock"), uint8(3))
@@ -53,10 +53,11 @@ func FuzzRequestBytes(f *testing.F) {
 	})
 }
 
-// requestScript is how many bytes make a request, beside its data.
+// requestScript is the number of bytes that encode a request.
 const requestScript = 12
 
-// FuzzRequests sends well-formed requests with any call, numbers, paths and data. Each gets a reply with a plausible result.
+// FuzzRequests sends well-formed requests with arbitrary calls, numbers, paths and data. Each must get a reply with a
+// plausible result.
 func FuzzRequests(f *testing.F) {
 	for call := range uint8(50) {
 		f.Add([]byte{callByte, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, call, 128, 1, 2, 3, 4, 5, 6, 2, 1, 2, 200})
@@ -92,7 +93,8 @@ func FuzzRequests(f *testing.F) {
 // callByte is callOpen, as the first byte of a script.
 const callByte = uint8(callOpen)
 
-// scripted decodes a request from 12 bytes: the call, a handle, five numbers, how many strings, and which.
+// scripted decodes a request from 12 bytes: the call, a handle, five numbers, the number of strings, and three
+// strings.
 func scripted(b []byte, handles []int64) (call uint32, numbers []int64, data []string) {
 	numbers = []int64{handles[int(b[1])%len(handles)]}
 	for _, v := range b[2:7] {
@@ -102,7 +104,7 @@ func scripted(b []byte, handles []int64) (call uint32, numbers []int64, data []s
 		case n < len(offsets):
 			numbers = append(numbers, offsets[n])
 		default:
-			numbers = append(numbers, int64(n-len(offsets))) // sizes of structures are among them
+			numbers = append(numbers, int64(n-len(offsets))) // includes the sizes of structures
 		}
 	}
 	if b[1] >= 128 {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A program uses two mounts: the second one shows the same files, for reading.
+// TestTwoMounts runs a program that uses two mounts. The second mount shows the same files, for reading.
 func TestTwoMounts(t *testing.T) {
 	const second = "/nvmecr.all"
 	t.Setenv("NVMECR_MOUNT_ALL", second) // nvmecr serve needs it too
@@ -26,7 +26,7 @@ func TestTwoMounts(t *testing.T) {
 	}
 }
 
-// A rank reads files of another rank, and still writes its own.
+// TestRankReadsAnother checks that a rank can read the files of another rank, and can still write its own.
 func TestRankReadsAnother(t *testing.T) {
 	const second = "/nvmecr.all"
 	t.Setenv("NVMECR_MOUNT_ALL", second)

@@ -28,7 +28,7 @@ func twoMounts(t *testing.T) (p *Process, first, second *partition) {
 	return p, first, second
 }
 
-// openAt opens a file of a mount. It has to exist.
+// openAt opens a file. The open must not fail.
 func openAt(t *testing.T, p *Process, at PathAt, flags int) Handle {
 	t.Helper()
 	h, err := p.Open(at, flags, 0o600)
@@ -44,6 +44,8 @@ func content(t *testing.T, p *Process, h Handle) string {
 	return string(buf[:n])
 }
 
+// TestMountsHaveFilesOfTheirOwn checks that the same path names different files in two mounts, and that there can be
+// four mounts.
 func TestMountsHaveFilesOfTheirOwn(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	for n, want := range []string{"0", "1"} {
@@ -61,6 +63,7 @@ func TestMountsHaveFilesOfTheirOwn(t *testing.T) {
 	assert.Error(t, p.AddMount("/fifth", p.mounts[1].open))
 }
 
+// TestMountsAreDevices checks that st_dev and f_fsid differ between mounts.
 func TestMountsAreDevices(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	var st [2]unix.Stat_t
@@ -83,6 +86,7 @@ func TestMountsAreDevices(t *testing.T) {
 	assert.Equal(t, syscall.EBADF, p.Fstatfs(0x7_0000_0005, structure(&fs[0])))
 }
 
+// TestNoNameLeadsIntoAnotherMount checks that rename and link fail with EXDEV between two mounts.
 func TestNoNameLeadsIntoAnotherMount(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	d := openAt(t, p, PathAt{1, "d"}, syscall.O_RDONLY)
@@ -96,7 +100,8 @@ func TestNoNameLeadsIntoAnotherMount(t *testing.T) {
 	require.NoError(t, p.Link(PathAt{d, "g"}, PathAt{1, "h"}, 0))
 }
 
-// A symbolic link into the other mount is an error that has the path there. The shim then finds the mount of that path.
+// TestLinksLeadIntoAnotherMount checks that a symbolic link into another mount causes an error with the target's
+// path. The shim uses that path to find the mount.
 func TestLinksLeadIntoAnotherMount(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	require.NoError(t, p.Symlink("/other/d/f", at("link")))
@@ -106,6 +111,8 @@ func TestLinksLeadIntoAnotherMount(t *testing.T) {
 	assert.Equal(t, "/other/d/f", escape.Path)
 }
 
+// TestPathsBeginWithTheirMount checks that paths of open files and results of realpath begin with the path of their
+// mount.
 func TestPathsBeginWithTheirMount(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	require.NoError(t, p.Symlink("d/f", PathAt{1, "link"}))
@@ -127,7 +134,8 @@ func TestPathsBeginWithTheirMount(t *testing.T) {
 	assert.Equal(t, "/other/d/f (deleted)", told(p.Name(f, buf)))
 }
 
-// Files of two mounts with the same inode number share no lock and no mapping.
+// TestMountsShareNoInodes checks that files of two mounts with the same inode number share neither locks nor
+// mappings.
 func TestMountsShareNoInodes(t *testing.T) {
 	p, _, _ := twoMounts(t)
 	var files [2]Handle
@@ -163,7 +171,8 @@ func TestMountsShareNoInodes(t *testing.T) {
 	assert.Equal(t, []string{".", "..", "f"}, names(t, p, d, 4096))
 }
 
-// Each mount is opened by calls on its files, and given up independently of the other.
+// TestMountsAreOpenedByThemselves checks that each mount is opened by the first call on its files, and that it is
+// given up independently of the other mount.
 func TestMountsAreOpenedByThemselves(t *testing.T) {
 	p, first, second := twoMounts(t)
 	require.NoError(t, p.Finish())

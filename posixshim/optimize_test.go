@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEveryOptimization builds the preloaded library with several optimization levels, and runs programs that depend on its use
-// of the stack: vfork, dlopen, exec, signals. A build with -fsanitize=undefined ends a program at undefined behaviour.
+// TestEveryOptimization builds the preloaded library with other optimization levels than the default, and runs
+// programs that depend on its use of the stack: vfork, dlopen, exec, signals. In the build with -fsanitize=undefined,
+// undefined behaviour ends the program.
 func TestEveryOptimization(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the library twice")

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestContain: a call that panics fails with EIO, one line is printed, and all later calls fail.
+// TestContain checks that a call which panics fails with EIO, that one line is printed, and that the process counts
+// as crashed.
 func TestContain(t *testing.T) {
 	var said []string
 	p := New(nil, func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) })

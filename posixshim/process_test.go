@@ -61,7 +61,7 @@ func (p *partition) open(write bool) (*vfs.Mount, error) {
 }
 
 func (p *partition) process(t testing.TB) *Process {
-	var mu sync.Mutex // goroutines of the process log too
+	var mu sync.Mutex // goroutines of the process also log
 	proc := New(p.open, func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -98,6 +98,8 @@ func offset(t testing.TB, p *Process, h Handle) int {
 	return n
 }
 
+// TestOffsetIsSharedByDescriptorsOfOneFile checks that the offset belongs to the open file, which exists until its
+// last descriptor is closed.
 func TestOffsetIsSharedByDescriptorsOfOneFile(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -116,6 +118,8 @@ func TestOffsetIsSharedByDescriptorsOfOneFile(t *testing.T) {
 	assert.Equal(t, syscall.EBADF, p.Release(h))
 }
 
+// TestHandleOfAClosedFileIsNeverAnother checks that the handle of a closed file is not used again and fails with
+// EBADF.
 func TestHandleOfAClosedFileIsNeverAnother(t *testing.T) {
 	p := newPartition(t).process(t)
 	seen := map[Handle]bool{}
@@ -135,6 +139,7 @@ func TestHandleOfAClosedFileIsNeverAnother(t *testing.T) {
 	}
 }
 
+// TestModesOfAccess checks which calls each access mode allows.
 func TestModesOfAccess(t *testing.T) {
 	p := newPartition(t).process(t)
 	w := file(t, p, "f", create)
@@ -165,6 +170,8 @@ func TestModesOfAccess(t *testing.T) {
 	assert.Equal(t, syscall.ENOENT, err)
 }
 
+// TestAppendGoesToTheEnd checks that O_APPEND writes at the current end of the file, and that fcntl reads and changes
+// the flag.
 func TestAppendGoesToTheEnd(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create|syscall.O_APPEND)
@@ -192,6 +199,7 @@ func TestAppendGoesToTheEnd(t *testing.T) {
 	assert.Equal(t, syscall.O_RDWR, flags&(syscall.O_ACCMODE|syscall.O_APPEND), "F_SETFL leaves the access mode")
 }
 
+// TestSeek checks the results of lseek.
 func TestSeek(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -220,6 +228,7 @@ func TestSeek(t *testing.T) {
 	assert.Equal(t, 1100, offset(t, p, h), "a seek that failed changes nothing")
 }
 
+// iovec returns the vector of some buffers.
 func iovec(bufs ...[]byte) []syscall.Iovec {
 	var iov []syscall.Iovec
 	for _, b := range bufs {
@@ -232,6 +241,7 @@ func iovec(bufs ...[]byte) []syscall.Iovec {
 	return iov
 }
 
+// TestVectors checks readv and writev.
 func TestVectors(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -268,6 +278,7 @@ func names(t *testing.T, p *Process, h Handle, size int) []string {
 	}
 }
 
+// TestDirectories checks getdents, seeks in a directory, and errors of calls on directories.
 func TestDirectories(t *testing.T) {
 	p := newPartition(t).process(t)
 	require.NoError(t, p.Mkdir(at("d"), 0o700))
@@ -308,6 +319,8 @@ func TestDirectories(t *testing.T) {
 	assert.Equal(t, "/d", string(buf[:n]))
 }
 
+// TestFailure checks the errors of calls if the partition cannot be opened, after a failed MPI_Init, and after the
+// end of the process.
 func TestFailure(t *testing.T) {
 	t.Run("open", func(t *testing.T) {
 		part := newPartition(t)
@@ -348,6 +361,7 @@ func TestFailure(t *testing.T) {
 	})
 }
 
+// TestErrno checks the errno for errors of the packages below.
 func TestErrno(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -366,7 +380,7 @@ func TestErrno(t *testing.T) {
 	}
 }
 
-// times returns times in the form of utimensat.
+// times returns times in the memory layout that utimensat expects.
 func times(t ...int64) (b []byte) {
 	for _, v := range t {
 		b = binary.NativeEndian.AppendUint64(b, uint64(v))
@@ -374,6 +388,7 @@ func times(t ...int64) (b []byte) {
 	return b
 }
 
+// TestAttributes checks the calls that change and return attributes.
 func TestAttributes(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -417,6 +432,7 @@ func TestAttributes(t *testing.T) {
 	assert.LessOrEqual(t, space.Free, space.Blocks)
 }
 
+// TestThreads checks that appends of several threads to one file are atomic.
 func TestThreads(t *testing.T) {
 	p := newPartition(t).process(t)
 	shared := file(t, p, "shared", create|syscall.O_APPEND)
@@ -444,7 +460,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// became is a file system that records calls of SetCred.
+// became is a file system that records the argument of the last call of SetCred.
 type became struct {
 	vfs.FS
 	cred atomic.Pointer[microfs.Cred]
@@ -455,7 +471,8 @@ func (b *became) SetCred(c microfs.Cred) error {
 	return b.FS.SetCred(c)
 }
 
-// TestChangesOfUser: if two threads change the credentials at once, the mounts end with the newer ones.
+// TestChangesOfUser checks that the mounts have the newest credentials after two threads changed them at the same
+// time.
 func TestChangesOfUser(t *testing.T) {
 	p := newPartition(t).process(t)
 	file(t, p, "a", unix.O_CREAT|unix.O_RDWR)

@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs and scripts of the mount, which the kernel executes by their paths in the view.
+// The tests of this file execute programs and scripts of the mount. The kernel finds them at their paths in the FUSE view.
 
-// job runs a program by nvmecr run with the mount at an existing directory, where the kernel finds the files too. That needs root.
+// job returns a command that runs a program by nvmecr run. The mount is at an existing directory, where the kernel
+// finds the files, too. That needs root.
 func (s *store) job(dir, name string, args ...string) *exec.Cmd {
 	s.t.Helper()
 	if os.Getuid() != 0 {
@@ -39,6 +40,8 @@ func (s *store) exported(dir string) {
 	}
 }
 
+// TestExecutes executes programs of the mount in every way: in children of fork and of vfork, and by a search of
+// PATH. The output must be the same as in a local directory.
 func TestExecutes(t *testing.T) {
 	program := compile(t, "gcc", "executes.c", "-Wall", "-Wextra", "-Werror")
 	local, beside, elsewhere, mount := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
@@ -46,7 +49,7 @@ func TestExecutes(t *testing.T) {
 	s.exported(mount)
 	for _, c := range []struct {
 		what string
-		runs int // the least number of executed programs
+		runs int // minimum number of executed programs
 	}{
 		{"make", 0},
 		{"fork", 60},
@@ -63,6 +66,8 @@ func TestExecutes(t *testing.T) {
 	}
 }
 
+// TestProgramsOfTheMount runs a script that executes programs and scripts of the mount. The output must be the same
+// as in a local directory.
 func TestProgramsOfTheMount(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		t.Run(shell, func(t *testing.T) {
@@ -77,14 +82,15 @@ func TestProgramsOfTheMount(t *testing.T) {
 	}
 }
 
-// A large program is executed from the view: it is neither read as a whole nor copied. Damaged blocks are an error.
+// TestLargeProgram checks that a large program is executed from the view, where the kernel reads only the pages that
+// it needs. A damaged block must be an error.
 func TestLargeProgram(t *testing.T) {
 	const end = "the end of this program"
 	s := newStore(t).view()
 	program := compile(t, "gcc", "large.c", "-Wall", "-Wextra", "-Werror")
 	f, err := os.OpenFile(program, os.O_WRONLY, 0)
 	require.NoError(t, err)
-	_, err = f.WriteAt([]byte(end), 200<<20-int64(len(end))) // what is behind the program is its own
+	_, err = f.WriteAt([]byte(end), 200<<20-int64(len(end))) // data behind the ELF file, which the program reads from itself
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	execute := []string{"-c", "cd " + mount + " && ./large " + strconv.Itoa(len(end)) + "; echo $?"}
@@ -106,7 +112,8 @@ func TestLargeProgram(t *testing.T) {
 	assert.Contains(t, stderr, "Input/output error")
 }
 
-// A process that only executes a program of the mount needs no runtime. In this test there is none.
+// TestExecutesWithoutRuntime checks that a process that only executes a program of the mount does not load the
+// runtime, which is missing in this test.
 func TestExecutesWithoutRuntime(t *testing.T) {
 	s := newStore(t).view()
 	output(t, s.command("sh", "-c", "cp /bin/echo $0/hi && mkdir $0/d && printf '#!/bin/sh\necho script\n' >$0/d/script && chmod +x $0/d/script", mount))
@@ -121,7 +128,8 @@ func TestExecutesWithoutRuntime(t *testing.T) {
 	}
 }
 
-// Each rank executes and loads files of its own partition, also while it has the partition open.
+// TestRanksExecute checks that each rank can execute and load files of its own partition, also while it has the
+// partition open.
 func TestRanksExecute(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
@@ -130,13 +138,14 @@ func TestRanksExecute(t *testing.T) {
 			library := compile(t, "gcc", "library.c", "-shared", "-fPIC", "-DNAME=probe")
 			_, stderr, err := finish(t, s.ranks(mpi.mpirun, program, mount, library))
 			require.NoError(t, err, stderr)
-			assert.Contains(t, "\n"+stderr, "\nok\n") // there are other lines, about libraries of other ranks
+			assert.Contains(t, "\n"+stderr, "\nok\n") // stderr also has lines about libraries of other ranks
 		})
 	}
 }
 
-// A process whose working directory is in the mount goes on when nvmecr serve ends, and so do programs that it executes then.
-// Another run that starts meanwhile does not touch this run's view.
+// TestViewEnds checks that a process with a working directory in the mount can continue after nvmecr serve has ended,
+// and so can programs that it executes then. The start of another run at that time must not affect the view of this
+// run.
 func TestViewEnds(t *testing.T) {
 	s := newStore(t).view()
 	cmd := s.command("sh", "-c", `mkdir $0/d && cd $0/d && echo one >f && env -i /bin/pwd && kill -9 $1 && while test -e $2; do sleep 0.01; done
@@ -148,7 +157,8 @@ cat f; pwd; sh -c 'echo two >>f; cat f; pwd; cd ..; ls'; cd $0; cat d/f; cp /bin
 	assert.Equal(t, s.viewed+"/job/d\none\n/nvmecr/d\none\ntwo\n/nvmecr/d\nd\none\ntwo\n126\n", stdout)
 }
 
-// After a program was rewritten, the new one is executed, though the kernel may have cached pages of the old one.
+// TestWrittenAnew checks that a rewritten program is executed with its new content, although the kernel may have
+// cached pages of the old content.
 func TestWrittenAnew(t *testing.T) {
 	s := newStore(t).view()
 	a := compile(t, "gcc", "says.c", "-DSAYS=\"a\\n\"")
@@ -157,7 +167,8 @@ func TestWrittenAnew(t *testing.T) {
 	assert.Equal(t, strings.Repeat("a\nb\n", 10), output(t, s.command("sh", "-c", script, mount, a, b)))
 }
 
-// A program into which the library cannot be loaded finds the files of its working directory.
+// TestStaticProgram checks that a program into which the library cannot be loaded finds the files of its working
+// directory.
 func TestStaticProgram(t *testing.T) {
 	s := newStore(t).view()
 	program := compile(t, "gcc", "plain.c", "-static")
@@ -166,7 +177,8 @@ func TestStaticProgram(t *testing.T) {
 	assert.Equal(t, "x: 5\nhelloy: 5\nx\ny\nz: 5\nhellohello", output(t, s.command("sh", "-c", script, mount)))
 }
 
-// Libraries of the mount that a program of the mount needs, by its run path, and by their paths if the kernel has the files there.
+// TestNeeds runs a program of the mount that needs libraries of the mount. The dynamic linker finds them by the run
+// path of the program, or by LD_LIBRARY_PATH if the kernel has the files at the mount itself.
 func TestNeeds(t *testing.T) {
 	local := t.TempDir()
 	build := func(path, name string, args ...string) {
@@ -198,7 +210,8 @@ func TestNeeds(t *testing.T) {
 	assert.Equal(t, want, stdout)
 }
 
-// A virtual environment of Python, whose scripts name its interpreter.
+// TestVirtualEnvironment uses a virtual environment of Python in the mount, whose scripts name their interpreter in
+// the mount.
 func TestVirtualEnvironment(t *testing.T) {
 	python, dir := tool(t, "python3"), t.TempDir()
 	if err := exec.Command(python, "-c", "import venv").Run(); err != nil {
@@ -217,8 +230,8 @@ python -c 'import sys; print(sys.prefix != sys.base_prefix)'`
 	assert.Regexp(t, "^True /.*/v/bin/tool\nTrue\n$", got)
 }
 
-// Without a view no program of the mount is executed, as on a file system that is mounted noexec. Shells and other interpreters
-// still read scripts.
+// TestWithoutView checks a host without the view. Programs of the mount cannot be executed, as on a file system that
+// is mounted noexec. Shells and other interpreters can still read scripts.
 func TestWithoutView(t *testing.T) {
 	const script = `
 cd "$0" && cp /bin/echo hi && printf 'echo script $1\n' >script && chmod +x script && ln -s /bin/echo out

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mpis are the MPI libraries, by the suffix that Debian gives their commands.
+// mpis are the MPI libraries, named by the suffix of their commands in Debian.
 var mpis = []struct {
 	name   string
 	mpirun []string
@@ -23,16 +23,17 @@ var mpis = []struct {
 	{"mpich", []string{"mpirun.mpich", "-n", "4"}},
 }
 
-// ranks runs a program on four ranks.
+// ranks returns a command that runs a program on four ranks.
 func (s *store) ranks(mpirun []string, program string, args ...string) *exec.Cmd {
 	tool(s.t, mpirun[0])
 	return s.command(mpirun[0], append(append(mpirun[1:len(mpirun):len(mpirun)], program), args...)...)
 }
 
+// TestMPI runs programs in C and Fortran on four ranks of each MPI library.
 func TestMPI(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
-			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name)) // only this runtime exists
+			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name)) // without the runtimes of other MPI libraries
 			program := compile(t, "mpicc."+mpi.name, "ranks.c")
 			for _, args := range [][]string{{mount}, {mount, "again"}, {mount, "threads"}} {
 				assert.Equal(t, "ok\n", output(t, s.ranks(mpi.mpirun, program, args...)), args)
@@ -45,7 +46,8 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// Ranks that open one file together get an MPI error, and one line is printed.
+// TestSharedFile checks that ranks which open one file together by MPI_File_open get an MPI error, and that one line
+// is printed.
 func TestSharedFile(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
@@ -61,6 +63,7 @@ func TestSharedFile(t *testing.T) {
 	}
 }
 
+// TestMPIWithoutTarget checks that only one rank prints a message if the target cannot be opened.
 func TestMPIWithoutTarget(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"nvmecr/microfs"
 )
 
+// TestReadingDoesNotOpenForWriting checks that calls that only read open the partition for reading.
 func TestReadingDoesNotOpenForWriting(t *testing.T) {
 	part := newPartition(t)
 	first := part.process(t)
@@ -29,7 +30,7 @@ func TestReadingDoesNotOpenForWriting(t *testing.T) {
 	require.NoError(t, p.Fsync(r))
 	assert.Equal(t, []string{"read"}, part.opened)
 
-	// The first change opens the partition for writing, and open files move to the new mount.
+	// The first change opens the partition for writing. Open files are then files of the new mount.
 	buf := make([]byte, 3)
 	_, err = p.Read(r, buf)
 	require.NoError(t, err)
@@ -42,7 +43,7 @@ func TestReadingDoesNotOpenForWriting(t *testing.T) {
 	assert.Empty(t, part.logged)
 }
 
-// A mount for reading is opened again only if the partition has changed.
+// TestReaderKeepsItsMount checks that the partition is mounted again for reading only if it has changed.
 func TestReaderKeepsItsMount(t *testing.T) {
 	part := newPartition(t)
 	writer := part.process(t)
@@ -50,7 +51,7 @@ func TestReaderKeepsItsMount(t *testing.T) {
 	part.opened = nil
 	p := part.process(t)
 	look := func() error {
-		p.mounts[0].opened = time.Time{} // some time later
+		p.mounts[0].opened = time.Time{} // as if the mount were old
 		_, err := p.Attr(at("d/e"), 0)
 		return err
 	}
@@ -68,6 +69,7 @@ func TestReaderKeepsItsMount(t *testing.T) {
 	assert.GreaterOrEqual(t, p.mounts[0].maxAge, defaultMaxAge, "it does not look all the time")
 }
 
+// TestYield checks when a process gives up the partition for another process.
 func TestYield(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
@@ -86,7 +88,8 @@ func TestYield(t *testing.T) {
 	assert.False(t, p.Yield(), "MPI_Init keeps it")
 }
 
-// In a job's tree a file that other processes have removed stays open when this process begins to write.
+// TestOpenFilesInTree checks that, in the tree of a job, a file that another process has removed stays open when this
+// process opens the partition for writing.
 func TestOpenFilesInTree(t *testing.T) {
 	one, err := newPartition(t).open(true)
 	require.NoError(t, err)
@@ -110,7 +113,8 @@ func TestOpenFilesInTree(t *testing.T) {
 	require.NoError(t, one.Close())
 }
 
-// A shell has its working directory in the mount while a command that it runs writes.
+// TestReaderSeesWhatAnotherWrites checks a shell with its working directory in the mount. It must see files that a
+// command of it has written.
 func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	part := newPartition(t)
 	shell := part.process(t)
@@ -141,6 +145,7 @@ func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	require.NoError(t, shell.Unlink(PathAt{cwd, "new"}), "and back again")
 }
 
+// TestUnlinkedFileIsNotGivenUp checks that a process keeps the partition while it has an unlinked file open.
 func TestUnlinkedFileIsNotGivenUp(t *testing.T) {
 	p := newPartition(t).process(t)
 	require.NoError(t, p.Release(file(t, p, "f", create)))

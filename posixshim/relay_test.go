@@ -14,7 +14,8 @@ import (
 	"nvmecr/internal/vfs"
 )
 
-// Data that is written to the socket of an open file is in the file before the next call, in order, at the shared offset.
+// TestWrittenPastTheShim writes data to the socket that stands for an open file. The data must be in the file before
+// the next call, in order, at the shared offset.
 func TestWrittenPastTheShim(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -55,7 +56,7 @@ func TestWrittenPastTheShim(t *testing.T) {
 	require.NoError(t, p.Release(h))
 }
 
-// If two processes write to the socket at once, no data is lost.
+// TestManyWritePastTheShim checks that no data is lost if several threads write to such sockets at the same time.
 func TestManyWritePastTheShim(t *testing.T) {
 	p := newPartition(t).process(t)
 	var handles []Handle
@@ -82,11 +83,13 @@ func TestManyWritePastTheShim(t *testing.T) {
 	}
 }
 
+// fullFile is a file on a full file system.
 type fullFile struct{ vfs.File }
 
 func (fullFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ENOSPC }
 
-// If relayed data cannot be written, one line is printed, and the next fsync or close fails.
+// TestLostPastTheShim checks that one line is printed, and that the next fsync or close fails, if relayed data cannot
+// be written.
 func TestLostPastTheShim(t *testing.T) {
 	for name, hears := range map[string]func(p *Process, h Handle) error{
 		"fsync":           (*Process).Fsync,
@@ -116,8 +119,8 @@ func TestLostPastTheShim(t *testing.T) {
 	}
 }
 
-// A process waits for relayed data of other processes before it reads the partition. In a job's tree it also waits before it
-// opens a file or returns attributes.
+// TestAwaitsOtherRelays checks that a process waits for relayed data of other processes before it reads the
+// partition. In the tree of a job it must also wait before it opens a file.
 func TestAwaitsOtherRelays(t *testing.T) {
 	for _, tree := range []bool{false, true} {
 		partition := newPartition(t)
@@ -148,7 +151,8 @@ func TestAwaitsOtherRelays(t *testing.T) {
 	}
 }
 
-// FinishRelayed writes all data to the files, and closes the files that no process has open any more.
+// TestFinishRelayed checks that FinishRelayed writes all relayed data to the files, and closes files that no process
+// has open.
 func TestFinishRelayed(t *testing.T) {
 	p := newPartition(t).process(t)
 	var began, ended int

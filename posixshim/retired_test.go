@@ -15,8 +15,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// A process with Revalidate can read a file that its writer keeps open, though the file has been renamed or unlinked. It sees new
-// data as long as the file has a name.
+// TestAttentiveReadsOn checks that a process with Revalidate can read a file that its writer keeps open, although the
+// file was renamed or unlinked. It must see new data as long as the file has a name.
 func TestAttentiveReadsOn(t *testing.T) {
 	before, after := bytes.Repeat([]byte("before"), 100_000), bytes.Repeat([]byte("after!"), 100_000)
 	for name, tt := range map[string]struct {
@@ -48,12 +48,12 @@ func TestAttentiveReadsOn(t *testing.T) {
 			write(t, w, held, before)
 			h := file(t, r, "f", syscall.O_RDONLY)
 			tt.change(t, w, held)
-			for i := range 40 { // more than the partition has space for, so blocks are reused
+			for i := range 40 { // more data than the partition has space for, so that blocks are reused
 				other := file(t, w, fmt.Sprint("other", i%2), create)
 				write(t, w, other, make([]byte, 3<<20))
 				require.NoError(t, w.Release(other))
 				require.NoError(t, w.Unlink(at(fmt.Sprint("other", i%2))))
-				_, _ = r.Attr(at("."), 0) // opens the mount again
+				_, _ = r.Attr(at("."), 0) // mounts the partition again
 				got := make([]byte, len(before))
 				n, err := r.Pread(h, got, 0)
 				if tt.want == nil {
@@ -75,7 +75,7 @@ func write(t *testing.T, p *Process, h Handle, data []byte) {
 	require.Equal(t, len(data), n)
 }
 
-// The process closes a retired mount when no file is left in it, and in Finish.
+// TestAttentiveClosesMounts checks that an older mount is closed when it has no open file, or by Finish.
 func TestAttentiveClosesMounts(t *testing.T) {
 	part := newPartition(t)
 	var open atomic.Int32
@@ -117,7 +117,8 @@ func TestAttentiveClosesMounts(t *testing.T) {
 	assert.Zero(t, open.Load())
 }
 
-// A file whose blocks the writer moves again and again is read after some attempts.
+// TestAttentiveReadsBesideWrites checks that a file whose blocks the writer replaces again and again can be read
+// after some attempts.
 func TestAttentiveReadsBesideWrites(t *testing.T) {
 	part := newPartition(t)
 	w := part.process(t)
@@ -141,7 +142,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 	h := file(t, r, "f", syscall.O_RDONLY)
 	write(t, w, held, bytes.Repeat([]byte{2}, 4096))
 	moves = 7
-	for range 100 { // until the mount that the reader has is outdated
+	for range 100 { // enough writes to make the reader's mount outdated
 		write(t, w, held, bytes.Repeat([]byte{3}, 4096))
 	}
 	page := make([]byte, 4096)
@@ -151,7 +152,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 	assert.Negative(t, moves)
 }
 
-// While a file is mapped from the view, Yield keeps the partition.
+// TestViewedKeepsThePartition checks that Yield does not give up the partition while a file is mapped from the view.
 func TestViewedKeepsThePartition(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -166,12 +167,13 @@ func TestViewedKeepsThePartition(t *testing.T) {
 	assert.True(t, p.Yield())
 }
 
-// If the view has another file of that name, or none, the file is copied, and Yield gives the partition up.
+// TestMappedByCopy checks that a mapped file is copied if the view does not have that file, and that Yield then gives
+// up the partition.
 func TestMappedByCopy(t *testing.T) {
 	for name, view := range map[string]View{
 		"no view":      {},
 		"no file":      {Dir: t.TempDir(), Number: 1},
-		"another file": {Dir: "/proc/self", Number: 1}, // has a file of that name too: status
+		"another file": {Dir: "/proc/self", Number: 1}, // which also has a file "status"
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPartition(t).process(t)

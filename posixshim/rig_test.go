@@ -27,13 +27,13 @@ import (
 )
 
 // The tests of package posixshim_test build the preloaded library and the runtimes, and run real programs with them. Most
-// programs run twice, in a local directory and in the mount, and have to print the same.
+// programs run twice, in a local directory and in the mount. Both runs must print the same.
 //
-// They are not built with the race detector, which would watch the test and not the programs.
+// They are not built with the race detector, since it would observe the test instead of the programs.
 
 const mount = "/nvmecr"
 
-// libraries builds the libraries beside bin/nvmecr, once for all tests, and returns their directory.
+// libraries builds nvmecr and the libraries once for all tests, and returns their directory.
 var libraries = sync.OnceValues(func() (string, error) {
 	if os.Getenv("MAKELEVEL") == "" { // make has just built them
 		out, err := exec.Command("make", "-C", "..", "bin/nvmecr", "libraries").CombinedOutput()
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tool skips the test if a compiler or launcher is not installed.
+// tool returns the path of a compiler or launcher. It skips the test if the program is not installed.
 func tool(t testing.TB, name string) string {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -86,11 +86,11 @@ type store struct {
 	t       testing.TB
 	preload string
 	target  string
-	run     string // XDG_RUNTIME_DIR, short because it holds sockets
+	run     string // XDG_RUNTIME_DIR; short, because paths of sockets are limited
 	id      uuid.UUID
-	serve   *exec.Cmd // nvmecr serve
-	said    string    // what serve has printed about the view
-	viewed  string    // the directory of the view, once a test has asked for it
+	serve   *exec.Cmd // the process of nvmecr serve
+	said    string    // the line that nvmecr serve has printed about the view
+	viewed  string    // the directory of the view; empty before a call of view
 }
 
 // The names of libraries that newStore can put beside the preloaded library.
@@ -99,7 +99,8 @@ const (
 	runtimeOf = "libnvmecr-%s.so"
 )
 
-// newStore makes an empty store. Beside the preloaded library are the named runtimes, or all.
+// newStore makes an empty store. The directory of its preloaded library has the named runtimes, or all of them if
+// none is named.
 func newStore(t testing.TB, runtimes ...string) *store {
 	t.Helper()
 	lib, err := libraries()
@@ -127,7 +128,7 @@ func newStore(t testing.TB, runtimes ...string) *store {
 	return s
 }
 
-// startServe starts nvmecr serve, as nvmecr run does. It ends with the test.
+// startServe starts nvmecr serve, as nvmecr run does. The process ends with the test.
 func (s *store) startServe() {
 	group := jobstore.LockGroup(s.id)
 	require.NoError(s.t, owner.Prepare(group))
@@ -170,7 +171,7 @@ func (s *store) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// nvmecr returns the path of the command.
+// nvmecr returns the path of the program nvmecr.
 func nvmecr(t testing.TB) string {
 	lib, err := libraries()
 	require.NoError(t, err)
@@ -191,7 +192,7 @@ func (s *store) view() *store {
 	return s
 }
 
-// slow matches the message of processes whose end takes long, as it may on a busy machine.
+// slow matches the message of a process whose end takes long, for example on a busy machine.
 var slow = regexp.MustCompile(`(?m)^nvmecr: process \d+ ends, and waits until the target has taken .*\n`)
 
 // output returns what the command prints. The command has to succeed.
@@ -202,7 +203,7 @@ func output(t testing.TB, cmd *exec.Cmd) string {
 	return stdout
 }
 
-// finish runs the command to its end. It removes messages of slow from stderr.
+// finish runs the command to its end. It removes messages that slow matches from stderr.
 func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errout bytes.Buffer

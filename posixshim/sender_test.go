@@ -17,10 +17,10 @@ import (
 	"nvmecr/posixshim"
 )
 
-// patience is how long both ends of a connection wait for each other.
+// patience is the time-out of both ends of a connection.
 var patience = unix.NsecToTimeval(posixshim.Hang.Nanoseconds())
 
-// listener is a socket that listens at a name.
+// listener returns a socket that listens at a name.
 func listener(t *testing.T, name string) *os.File {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func connectionOf(listener int) (int, error) {
 	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}, int(posixshim.Hang.Milliseconds())); err != nil {
 		return -1, err
 	}
-	if err := unix.SetNonblock(listener, true); err != nil { // a connection that is not pending yet will never come
+	if err := unix.SetNonblock(listener, true); err != nil { // after the poll a connection is pending, unless there was a time-out
 		return -1, err
 	}
 	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
@@ -46,8 +46,8 @@ func connectionOf(listener int) (int, error) {
 	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience)
 }
 
-// replay is a server that expects the requests of the golden file and sends its replies. stands is the socket that it sends for
-// an open file.
+// replay is a server that expects the requests of the golden file and sends the replies from it. For an open file it
+// sends the descriptor stands.
 func replay(server, stands *os.File, golden string) error {
 	defer server.Close()
 	conn, err := connectionOf(int(server.Fd()))
@@ -95,7 +95,8 @@ func part(text, mark string) (bytes []byte) {
 	return bytes
 }
 
-// TestGoldenSender compares the requests of the C end with the golden file, and checks how it handles the replies.
+// TestGoldenSender compares the requests of the C code with the golden file, and checks the results of calls for the
+// replies in it.
 func TestGoldenSender(t *testing.T) {
 	golden, err := os.ReadFile(posixshim.GoldenMessages)
 	require.NoError(t, err)
@@ -122,7 +123,8 @@ fsync(0) = -1 EMFILE
 `, stdout)
 }
 
-// If a server ends in the middle of a reply, the client leaves no descriptor open.
+// TestAnswerThatBreaksOff checks that the client leaves no descriptor open if its server ends in the middle of a
+// reply.
 func TestAnswerThatBreaksOff(t *testing.T) {
 	server, stands := serverOf(t, 1)
 	cmd := newStore(t).command(compile(t, "gcc", "messages.c"), "open")

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServed runs the parts of served.c: failures between a process and its server.
+// TestServed runs the parts of served.c, which has failures between a process and the process that serves its files.
 func TestServed(t *testing.T) {
 	program := compile(t, "gcc", "served.c")
 	const told = `^nvmecr: process \d+ cannot reach the process that has its open files under /nvmecr any more \(.*\): they fail\n$`
 	for _, c := range []struct {
 		name, want, stderr string
-		killed             bool // the program is killed by a signal
+		killed             bool // a signal kills the program
 	}{
 		{"memory", `pwrite(fd, m + (1 << 20), 20, 0) = -1 EFAULT
 writev(fd, iov, 3) = -1 EFAULT
@@ -143,8 +143,8 @@ child: 11
 	}
 }
 
-// A program without the library can write to a file that it has inherited. If it reads from one, it fails. No data is lost
-// unnoticed, or written to another file.
+// TestStrangers checks programs without the library that have inherited a file of the mount. They can write to the
+// file, and reading from it fails. No data may be lost without an error, or written to another file.
 func TestStrangers(t *testing.T) {
 	const want = `both: 1
 writes: 0
@@ -188,6 +188,7 @@ out
 	assert.NoFileExists(t, mount)
 }
 
+// TestBuildInTheMount runs make in the mount. The output must be the same as in a local directory.
 func TestBuildInTheMount(t *testing.T) {
 	tool(t, "make")
 	want := output(t, exec.Command("sh", "testdata/build.sh", t.TempDir(), t.TempDir()))
@@ -196,8 +197,8 @@ func TestBuildInTheMount(t *testing.T) {
 	assert.Contains(t, got, "nothing left to do\n")
 }
 
-// A process that finds the partition in use by another one sends its calls to that, also those relative to directories that it
-// has open itself.
+// TestBesideAWriter starts a process while another one has the partition open for writing. The process sends its
+// calls to the other one, also those relative to directories that it opened for reading itself.
 func TestBesideAWriter(t *testing.T) {
 	tool(t, "python3")
 	const script = `import os, shutil, sys
@@ -239,8 +240,8 @@ print(sorted(os.listdir(m)))
 	assert.Equal(t, run(t.TempDir(), exec.Command), run(mount, newStore(t).command))
 }
 
-// TestLastClose: a process that closes the last file of a server that is ending gets the result, also if that is its first call,
-// and late.
+// TestLastClose checks that a process which closes the last file of a server that is about to end gets the result,
+// also if this late call is its first one.
 func TestLastClose(t *testing.T) {
 	program := compile(t, "gcc", "lastclose.c")
 	slow := compile(t, "gcc", "slowclose.c", "-shared", "-fPIC")

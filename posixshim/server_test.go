@@ -36,6 +36,7 @@ func request(call uint32, numbers []int64, data ...string) []byte {
 	return b
 }
 
+// bytesOf returns the memory of a lock.
 func bytesOf(l *unix.Flock_t) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(l)), unsafe.Sizeof(*l))
 }
@@ -47,6 +48,7 @@ type client struct {
 	done <-chan struct{} // closed when the process has closed the connection
 }
 
+// client connects a client to the process.
 func (p *Process) client(t testing.TB) *client {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -103,7 +105,7 @@ func (c *client) call(b []byte) (int64, []byte) {
 	return result, body
 }
 
-// open opens a file by way of the connection.
+// open opens a file through the connection, and returns its handle and the descriptor of its socket.
 func (c *client) open(path string) (Handle, int) {
 	c.send(request(callOpen, []int64{0, create, 0o600}, path))
 	h, _, flags, descriptor := c.answer()
@@ -113,6 +115,7 @@ func (c *client) open(path string) (Handle, int) {
 	return Handle(h), descriptor
 }
 
+// TestServedCalls makes calls of a client on a file of the process.
 func TestServedCalls(t *testing.T) {
 	p := newPartition(t).process(t)
 	c := p.client(t)
@@ -144,8 +147,8 @@ func TestServedCalls(t *testing.T) {
 	assert.EqualValues(t, -int64(syscall.EBADF), n)
 }
 
-// When the process that has closed the last descriptor of a file has got its reply, the file is closed, though a goroutine
-// notices the end too.
+// TestCloseOfASharedFileIsComplete checks that a file is closed when the process that closed its last descriptor has
+// the reply, although a goroutine of the server notices the close, too.
 func TestCloseOfASharedFileIsComplete(t *testing.T) {
 	p := newPartition(t).process(t)
 	other := file(t, p, "f", create)
@@ -162,7 +165,8 @@ func TestCloseOfASharedFileIsComplete(t *testing.T) {
 	assert.EqualValues(t, 1, p.files.count.Load())
 }
 
-// alone calls Alone until other processes have no files of p: p has a descriptor that it sends for a moment itself.
+// alone calls Alone until no other process has files of p. That may take several calls, because p itself has the
+// descriptor of a file for a moment while it sends the descriptor.
 func alone(p *Process) (left int) {
 	for range Hang / time.Millisecond {
 		if left, _ = p.Alone(1); left == 0 {
@@ -173,8 +177,8 @@ func alone(p *Process) (left int) {
 	return left
 }
 
-// A process that ends when no other process has files of it answers the process that has closed the last one and asks for the
-// result.
+// TestLeaveAnswers checks that a process that is about to end waits until the process that closed its last file has
+// asked for the result.
 func TestLeaveAnswers(t *testing.T) {
 	p := newPartition(t).process(t)
 	p.server.closeQueryTime = Hang
@@ -202,15 +206,15 @@ func TestLeaveAnswers(t *testing.T) {
 	rest, err := p.Alone(1)
 	require.NoError(t, err)
 	require.Zero(t, rest)
-	_, err = p.Serve() // the process goes on
+	_, err = p.Serve() // the process does not end, and serves files again
 	require.NoError(t, err)
 	_, socket = c.open("f")
 	require.NoError(t, unix.Close(socket))
 	assert.Zero(t, alone(p), "nobody asks")
 }
 
-// It waits for a process that has connected before the last file was closed, though the connection is not accepted yet: on a busy
-// machine that takes a while.
+// TestLeaveAnswersWhoComesLast checks that a process that is about to end waits for a client that connected before
+// the last file was closed, although the connection is not accepted yet.
 func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	p := newPartition(t).process(t)
 	p.server.closeQueryTime = Hang
@@ -219,7 +223,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	first.close()
 	number, err := p.Serve()
 	require.NoError(t, err)
-	p.server.peersMu.Lock() // no connection can be accepted
+	p.server.peersMu.Lock() // keeps the server from accepting connections
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
@@ -236,7 +240,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 	p.server.peersMu.Unlock()
-	require.NoError(t, unix.Close(fd)) // the process does not ask
+	require.NoError(t, unix.Close(fd)) // the client ends without a request
 	assert.Zero(t, <-left)
 }
 
@@ -252,13 +256,13 @@ func (s slowClose) Close() error {
 	return errors.Join(s.File.Close(), syscall.ENOSPC)
 }
 
-// Another process that closes the last descriptor gets the result when the file is closed, also if the owner has noticed the
-// close before it is asked.
+// TestCloseByAnotherProcess checks that another process that closes the last descriptor gets the result after the
+// file is closed, also if the owner has noticed the close before the request.
 func TestCloseByAnotherProcess(t *testing.T) {
 	p := newPartition(t).process(t)
 	for _, c := range []struct {
 		name string
-		wait func(h Handle) bool // before it asks
+		wait func(h Handle) bool // reports whether the other process asks now
 	}{
 		{"at once", func(Handle) bool { return true }},
 		{"meanwhile", func(Handle) bool { time.Sleep(20 * time.Millisecond); return true }},
@@ -281,7 +285,8 @@ func TestCloseByAnotherProcess(t *testing.T) {
 	}
 }
 
-// A lock that is taken while the file is being closed is released with it.
+// TestLockOfAFileThatIsClosed checks that a lock which is taken while the file is being closed is released with the
+// file.
 func TestLockOfAFileThatIsClosed(t *testing.T) {
 	p := newPartition(t).process(t)
 	for range 2000 {
@@ -297,7 +302,8 @@ func TestLockOfAFileThatIsClosed(t *testing.T) {
 	}
 }
 
-// A request that is no call of this version fails. The connection stays open if it is clear where the next request begins.
+// TestRequestsThatAreNone checks that an invalid request fails with EPROTO. The connection must stay open if the
+// beginning of the next request is known.
 func TestRequestsThatAreNone(t *testing.T) {
 	edit := func(b []byte, at int, v uint32) []byte {
 		binary.NativeEndian.PutUint32(b[at:], v)
@@ -307,7 +313,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request []byte
-		last    bool // the connection is closed
+		last    bool // the server closes the connection
 	}{
 		{"another version", edit(request(callRead, one), 0, protocol+1), true},
 		{"longer than any", edit(request(callRead, one), 8, 1<<31), true},
@@ -341,7 +347,8 @@ func TestRequestsThatAreNone(t *testing.T) {
 	}
 }
 
-// If a connection ends in the middle of a request, the call is not made, and the record locks of its process are released.
+// TestConnectionThatEnds closes a connection in the middle of a request. The call must not be made, and the record
+// locks of the client must be released.
 func TestConnectionThatEnds(t *testing.T) {
 	p := newPartition(t).process(t)
 	mine := file(t, p, "f", create)
@@ -361,7 +368,7 @@ func TestConnectionThatEnds(t *testing.T) {
 	assert.Zero(t, size(t, p, mine))
 }
 
-// A request is decoded as it was encoded.
+// TestMessage checks that a request is decoded as it was encoded.
 func TestMessage(t *testing.T) {
 	b := request(callWritev, []int64{7, -1, 0}, "data")
 	var m message

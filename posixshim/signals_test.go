@@ -12,12 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestSignals runs a program that uses the mount and receives signals.
 func TestSignals(t *testing.T) {
 	s := newStore(t)
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
-// Handlers of fault signals see the same as without the library. A bad buffer is EFAULT whatever handler is installed.
+// TestFaultHandlers checks that handlers of fault signals get the same arguments as without the library. A bad buffer
+// must be EFAULT with any handler.
 func TestFaultHandlers(t *testing.T) {
 	program := compile(t, "gcc", "actions.c", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
 	for _, when := range []string{"before", "after", "both"} {
@@ -25,7 +27,7 @@ func TestFaultHandlers(t *testing.T) {
 		assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, when, mount))), when)
 		assert.Contains(t, want, "SEGV 2\n  signal 11, sent 0, there 1")
 	}
-	// The signal, its action (default, ignored, or handled once), and whether it is a fault or sent.
+	// Each string is a signal, its action (default, ignored, or handled once), and its origin (a fault or a sender).
 	for _, how := range []string{"0df", "0dr", "1df", "1dr", "2df", "2dr", "0if", "0ir", "1ir", "2if", "0of", "0or", "2of"} {
 		want, _, whether := finish(t, exec.Command(program, "e"+how, t.TempDir()))
 		got, stderr, ended := finish(t, newStore(t).command(program, "e"+how, mount))
@@ -35,7 +37,8 @@ func TestFaultHandlers(t *testing.T) {
 	}
 }
 
-// Signals that are blocked during a call arrive after it in the same order, and none is lost.
+// TestSignalQueues checks that signals which are blocked during a call arrive after the call in the same order, and
+// that none is lost.
 func TestSignalQueues(t *testing.T) {
 	program := compile(t, "gcc", "queues.c", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -43,7 +46,8 @@ func TestSignalQueues(t *testing.T) {
 	assert.Contains(t, want, "4000 signals, 0 disordered, 0 calls failed\nignored 1\n")
 }
 
-// Handlers run on the stack on which the program expects them. Garbage collectors and schedulers of coroutines depend on that.
+// TestFrames checks that handlers run on the stack on which the program expects them. Garbage collectors and
+// schedulers of coroutines depend on that.
 func TestFrames(t *testing.T) {
 	program := compile(t, "gcc", "frames.c", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-lm")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -56,7 +60,7 @@ func TestFrames(t *testing.T) {
 	assert.Empty(t, diff(t, want, output(t, newStore(t).command("bash", "-c", shell, mount))))
 }
 
-// A handler whose signal arrives during a call runs when the call is done.
+// TestHandlersAmongCalls checks that a handler whose signal arrives during a call runs when the call has returned.
 func TestHandlersAmongCalls(t *testing.T) {
 	program := compile(t, "gcc", "jumps.c", "-pthread")
 	for _, args := range [][]string{nil, {"jump"}} {
@@ -69,7 +73,7 @@ func TestHandlersAmongCalls(t *testing.T) {
 	}
 }
 
-// A handler writes a checkpoint when the job's time is over.
+// TestCheckpointInHandler writes a checkpoint in a signal handler, as programs do when the time of their job is over.
 func TestCheckpointInHandler(t *testing.T) {
 	program := compile(t, "gcc", "handler.c")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -77,7 +81,7 @@ func TestCheckpointInHandler(t *testing.T) {
 	assert.Contains(t, want, "-- thread\nfd >= 0 = 1\n")
 }
 
-// Ignored signals stay ignored in an executed program.
+// TestIgnoredSignals checks that ignored signals stay ignored in an executed program.
 func TestIgnoredSignals(t *testing.T) {
 	program := compile(t, "gcc", "ignored.c")
 	want := "not executed: 1 1 1 1 1 1 1 1\n" +
@@ -87,7 +91,7 @@ func TestIgnoredSignals(t *testing.T) {
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount+"/f")))
 }
 
-// If a signal handler ends the process, data is written as at any other end.
+// TestExitInHandler checks that all data is written if a signal handler ends the process.
 func TestExitInHandler(t *testing.T) {
 	program := compile(t, "gcc", "exits.c")
 	for _, how := range []string{"main", "thread"} {
@@ -96,7 +100,7 @@ func TestExitInHandler(t *testing.T) {
 	}
 }
 
-// Programs that wait for a signal that all their threads block.
+// TestSignalMasks runs programs that wait for a signal which all their threads block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")
 	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir())), "without the library")

@@ -23,9 +23,9 @@ func standard(t *testing.T, library, program []string) string {
 	return compile(t, "g++", "standard.cc", append([]string{so, "-Wl,-rpath," + dir}, program...)...)
 }
 
-// Standard input, output and error in files of the mount behave as on a local file system, for C++ streams, for code that has
-// kept the streams, and for system calls. Programs of GCC 12 initialize std::cout themselves; with later versions libstdc++ does,
-// before all other libraries.
+// TestStandardStreams checks standard input, output and error in files of the mount, for C++ streams, for code that
+// has kept the streams, and for system calls. They must behave as in a local directory. Programs of GCC 12 initialize
+// std::cout themselves. With later versions libstdc++ initializes it, before all other libraries.
 func TestStandardStreams(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -53,6 +53,7 @@ func combined(t *testing.T, cmd *exec.Cmd) string {
 	return stdout + stderr
 }
 
+// TestStandardStreamsOfRanks checks standard output in files of the mount for the ranks of a job.
 func TestStandardStreamsOfRanks(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestStandardStreamsOfRanks(t *testing.T) {
 			for range 4 {
 				want += mount + "/log:11\n" + mount + "/own:11\n"
 			}
-			assert.Len(t, stderr, len(want), stderr) // the lines come in any order
+			assert.Len(t, stderr, len(want), stderr) // the order of the lines is not defined
 			assert.NotContains(t, stderr, "nvmecr:")
 		})
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A program that does not use the mount pays for the pages of the preloaded library that are touched, and for the symbols that
-// are looked up when it is loaded. Only a measurement of time would show that otherwise.
+// TestStart checks the costs of the preloaded library for a program that does not use the mount: the pages that are
+// touched when the library is loaded, and the symbols that are looked up. Otherwise only a measurement of time would
+// show an increase.
 func TestStart(t *testing.T) {
 	dir, err := libraries()
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// overTCP returns an empty partition in memory, exported by a target of this process.
+// overTCP returns an empty partition in memory that a target in this process exports.
 func overTCP(t testing.TB, size nvmf.Bytes) *partition {
 	b, err := target.NewMemory(size, 4096)
 	require.NoError(t, err)
@@ -39,8 +39,8 @@ func overTCP(t testing.TB, size nvmf.Bytes) *partition {
 	return p
 }
 
-// TestSteadyPathDoesNotAllocate counts the allocations of this process, with those of the target, during calls that have been
-// made before. Only a file that grows takes memory, for its checksums.
+// TestSteadyPathDoesNotAllocate counts the allocations of this process, which includes the target, during calls that
+// were made before. Only a file that grows may need memory, for its checksums.
 func TestSteadyPathDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector drops what a sync.Pool is given, now and then")
@@ -87,8 +87,8 @@ func TestSteadyPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// mallocs is testing.AllocsPerRun, but does not set GOMAXPROCS to 1, because host and target need two processors. It returns the
-// least of three counts: other goroutines may allocate meanwhile, but hardly each time.
+// mallocs is testing.AllocsPerRun without setting GOMAXPROCS to 1, because host and target need two processors. It
+// returns the lowest of three counts, because other goroutines may allocate at the same time.
 func mallocs(t testing.TB, n int, call func()) float64 {
 	t.Helper()
 	for range n {
@@ -107,6 +107,7 @@ func mallocs(t testing.TB, n int, call func()) float64 {
 	return least
 }
 
+// TestHotPathDoesNotAllocate checks that this package does not allocate memory in the calls of the data path.
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
@@ -128,7 +129,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// idleFile is a file that does nothing, so that only this package is measured.
+// idleFile is a file that does nothing, so that a test measures only this package.
 type idleFile struct{ vfs.File }
 
 func (idleFile) ReadAt(bufs [][]byte, off int64) (int, error)  { return len(bufs[0]), nil }

@@ -17,19 +17,21 @@ import (
 )
 
 // The C of the preloaded library is in every process of a job, and has to stay small enough to be understood as a whole. These
-// bounds are lowered when it becomes smaller, and never raised.
+// limits are lowered when the C becomes smaller, and never raised.
 const (
 	maxLines  = 5950 // lines written by hand
 	maxCircle = 4    // files in the largest cycle of calls
 )
 
-// aPointer matches a function pointer by which a file could call one in a folder above, which nm does not show.
+// aPointer matches a global function pointer. A file could call a function of a folder above through it, which nm
+// does not show.
 var aPointer = regexp.MustCompile(`(?m)^extern [^;{]*\(\*\s*nv_\w+\)\(.*`)
 
-// folders has the folders of the C, from the lowest on. A file uses only functions and variables of its own folder and of those
-// before it.
+// folders are the folders of the C, from the lowest to the highest. A file uses only functions and variables of its
+// own folder and of lower ones.
 var folders = []string{"base", "runtime", "remote", "route", "files", "process", "calls"}
 
+// TestShimIsSmall checks the size of the C, its largest cycle of calls, and that no file uses a folder above its own.
 func TestShimIsSmall(t *testing.T) {
 	files, err := filepath.Glob("shim/*/*.[ch]")
 	require.NoError(t, err)
@@ -99,7 +101,7 @@ func callsOfFiles(t *testing.T, files []string) map[string][]string {
 	return calls
 }
 
-// circleOf returns the cycle of a file: the files that it reaches and that reach it.
+// circleOf returns the cycle of a file: all files that it reaches and that reach it.
 func circleOf(calls map[string][]string, name string) (circle []string) {
 	for other := range reachable(calls, name) {
 		if reachable(calls, other)[name] {
@@ -110,6 +112,7 @@ func circleOf(calls map[string][]string, name string) (circle []string) {
 	return circle
 }
 
+// reachable returns the files that a file uses, directly or through others.
 func reachable(calls map[string][]string, from string) map[string]bool {
 	seen := map[string]bool{}
 	for next := []string{from}; len(next) > 0; {

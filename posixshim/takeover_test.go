@@ -16,8 +16,8 @@ import (
 	"nvmecr/posixshim"
 )
 
-// TestHandsOver: when a process ends or executes a program, files that other processes share with it behave as on a local file
-// system.
+// TestHandsOver checks files that other processes share with a process which ends or executes a program. They must
+// behave as in a local directory.
 func TestHandsOver(t *testing.T) {
 	program := compile(t, "gcc", "handover.c")
 	for _, name := range []string{"busy", "many", "mapped", "fails", "two"} {
@@ -37,8 +37,8 @@ func TestHandsOver(t *testing.T) {
 	})
 }
 
-// An executed program whose output is in the mount has the process ID of the process that its parent has started, and gets the
-// signals that are sent to that.
+// TestExecutedKeepsItsProcess checks that an executed program whose output is in the mount keeps the process ID that
+// its parent knows, and gets the signals that are sent to it.
 func TestExecutedKeepsItsProcess(t *testing.T) {
 	const script = `cd "$0"
 sh -c 'exec sh -c "echo \$\$; trap \"echo signal; exit 7\" USR1; echo ready; while :; do sleep 0.02; done" >log' &
@@ -63,8 +63,8 @@ wc -l <copy
 	assert.Contains(t, got, "7\nthe same process\nsignal\n137\n")
 }
 
-// Without nvmecr serve a process that ends prints that other processes lose its files, and ends. Programs that write past the
-// shim may get SIGPIPE.
+// TestNobodyToHandOverTo checks a host without nvmecr serve. A process that ends prints that other processes lose its
+// files. Programs that write past the shim may get SIGPIPE.
 func TestNobodyToHandOverTo(t *testing.T) {
 	const told = `nvmecr: process \d+ ends and cannot hand the open files that it shares over to nvmecr serve`
 	s := newStore(t)
@@ -77,7 +77,7 @@ func TestNobodyToHandOverTo(t *testing.T) {
 	assert.Contains(t, stderr, "\n1\n", "writing fails")
 }
 
-// When nvmecr serve is killed, other processes lose the files that it has taken over.
+// TestServeKilled checks that other processes lose the files that nvmecr serve has taken over when it is killed.
 func TestServeKilled(t *testing.T) {
 	s := newStore(t)
 	cmd := s.command("sh", "-c", `sh -c 'exec 3>$0/log; exec bash -c "echo one >&3; echo; read x; trap \"\" PIPE; echo two | dd status=none >&3; echo \$?"' $0; cat $0/log`, mount)
@@ -99,8 +99,8 @@ func TestServeKilled(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// If nvmecr serve does not run, as on other hosts than that of nvmecr run, the first process that needs it starts it. It is no
-// child of that process, and ends when no process needs it.
+// TestStartsServe checks that the first process that needs nvmecr serve starts it if it does not run, as on other
+// hosts than that of nvmecr run. It is no child of that process, and ends when no process needs it.
 func TestStartsServe(t *testing.T) {
 	s := newStore(t)
 	require.NoError(t, s.serve.Process.Kill())
@@ -114,12 +114,12 @@ func TestStartsServe(t *testing.T) {
 	require.Eventually(t, func() bool { return len(serversOf(t, s.id.String())) == 0 }, posixshim.Hang, 10*time.Millisecond)
 }
 
-// serversOf returns the processes that serve a run.
+// serversOf returns the processes of nvmecr serve for a run.
 func serversOf(t *testing.T, run string) (pids []string) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(t, err)
 	for _, dir := range processes {
-		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // fails if the process has ended
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		if strings.Contains(string(command), "\x00serve\x00") && strings.Contains(string(environ), run) {
 			pids = append(pids, filepath.Base(dir))

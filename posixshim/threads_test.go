@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPinned: the runtime's threads have a name, and move away from the core to which the application is pinned. Threads of the
-// application stay.
+// TestPinned checks that the threads of the runtime have a name and do not run on the core to which the application
+// is pinned. Threads of the application must stay on that core.
 func TestPinned(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("there is one processor")
@@ -40,13 +40,13 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// Threads without an alternate signal stack get one before they call Go.
+// TestThreadsWithoutSignalStack checks that threads without an alternate signal stack get one before they call Go.
 func TestThreadsWithoutSignalStack(t *testing.T) {
 	program := compile(t, "gcc", "stackless.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	assert.Equal(t, "0 failed\n", output(t, newStore(t).command(program, mount)))
 }
 
-// Handlers that need more stack than Go's alternate signal stack has.
+// TestDeepHandlers runs handlers that need more stack than Go's alternate signal stack has.
 func TestDeepHandlers(t *testing.T) {
 	program := compile(t, "gcc", "deep.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -54,7 +54,7 @@ func TestDeepHandlers(t *testing.T) {
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount)))
 }
 
-// SIGPROF belongs to profilers: each sample reaches the profiler's handler.
+// TestProfilers checks that each SIGPROF reaches the handler of the profiler.
 func TestProfilers(t *testing.T) {
 	program := compile(t, "gcc", "profiles.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
@@ -62,7 +62,8 @@ func TestProfilers(t *testing.T) {
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount)))
 }
 
-// A process that does not use the mount has no handlers, and blocks and ignores nothing.
+// TestNoHandlersWithoutFiles checks that a process that does not use the mount has no handlers, and neither blocks
+// nor ignores signals.
 func TestNoHandlersWithoutFiles(t *testing.T) {
 	signals := func(cmd *exec.Cmd) string {
 		_, signals, found := strings.Cut(output(t, cmd), "SigBlk:")
