@@ -1,5 +1,5 @@
 /* Fault signals, raised by faults or sent, with handlers that are installed before the first file of argv[2] is used, after
- * that, or both. Prints what the handlers see, which is the same on every file system. argv[1] says which signal, or how to
+ * that, or both. Prints what the handlers see, which is the same on every file system. argv[1] is the signal, or the way to
  * end. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -30,7 +30,7 @@ static int use(const char *name)
 	return fd;
 }
 
-/* others says whether another process can write to the mount, and whether this process sees the change at once. It does if it
+/* others reports whether another process can write to the mount, and whether this process sees the change at once. It does if it
  * still has the partition and makes the calls of the other process, or if it opens the partition again. */
 static void others(const char *when)
 {
@@ -66,7 +66,7 @@ static int hidden(int first, int end)
 	return n;
 }
 
-/* still says whether n descriptors are hidden, after the server has seen that other processes have ended. */
+/* still reports whether n descriptors are hidden, once the server has noticed the end of other processes. */
 static int still(int n)
 {
 	for (int tries = 0; tries < 10000 && hidden(3, MANY) != n; tries++)

@@ -1,4 +1,4 @@
-/* Executes a program that does not exist, and goes on with its files in argv[1], one of which was unlinked and one renamed. Then
+/* Tries to execute a program that does not exist, and then uses its files in argv[1], one of which was unlinked and one renamed. Then
  * closes them and executes a shell, whose children use the mount too. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -9,7 +9,7 @@
  * All calls find a file in the same way, so each call executes only some of the files. With EXECUTE=all in the environment it
  * executes all of them.
  *
- * With other arguments, or none, this program is the one that is executed, and prints how it was. */
+ * With other arguments, or none, this is the executed program, which prints its arguments, environment and descriptors. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -53,7 +53,7 @@ static void hide(const char *text)
 		}
 }
 
-/* say is what the program that is executed does. */
+/* say is the executed program. */
 static int say(int argc, char **argv)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -64,7 +64,7 @@ static int say(int argc, char **argv)
 	printf("executed");
 	for (int i = 0; i < argc; i++) {
 		printf(" [");
-		if (strncmp(argv[i], "yyy", 3) == 0) /* its length is that of DIR, too */
+		if (strncmp(argv[i], "yyy", 3) == 0) /* its length depends on the length of DIR */
 			printf("%d", getenv("DIR") == NULL ? 0 : (int)(strlen(getenv("DIR")) + strlen(argv[i])));
 		else
 			hide(argv[i]);
@@ -75,8 +75,8 @@ static int say(int argc, char **argv)
 	while (fds != NULL && (e = readdir(fds)) != NULL)
 		if (atoi(e->d_name) > 2 && atoi(e->d_name) != dirfd(fds) && (f == NULL || atoi(e->d_name) != fileno(f)))
 			printf(" descriptor %s", e->d_name);
-	/* A process is not called after a script, or a descriptor, everywhere; and one
-	 * without the library is called after the copy. */
+	/* The name of a process that executes a script or a descriptor is not the same everywhere. The name of a
+	 * process without the library is that of the copy. */
 	if (argc == 3 && strcmp(argv[1], "one") == 0 && getenv("DIR") != NULL && f != NULL && fgets(comm, sizeof comm, f) != NULL)
 		printf(" is %s", comm);
 	if (strchr(comm, '\n') == NULL)
@@ -372,7 +372,7 @@ static void attempt(const char *name, how *call, const char *path)
 		printf("ended with %d %d\n", WEXITSTATUS(status), WTERMSIG(status));
 }
 
-/* has says whether the nth call executes the kth file: the first call executes all files, the others different parts. */
+/* has reports whether the nth call executes the kth file: the first call executes all files, the others different parts. */
 static int has(size_t n, size_t k, size_t part)
 {
 	const char *which = getenv("EXECUTE");
@@ -383,13 +383,13 @@ static int has(size_t n, size_t k, size_t part)
 static int all(void)
 {
 	char path[PATH_MAX];
-	size_t n = 0; /* of the ways in which a child of this kind may execute */
+	size_t n = 0; /* number of the call among those that a child of this kind can make */
 
 	for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
 		if (shared && !ways[w].shares)
 			continue;
 		if (ways[w].call == by_spawn)
-			n = 0; /* the C library makes the child (posix_spawn) */
+			n = 0; /* posix_spawn: the C library creates the child */
 		for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
 			snprintf(path, sizeof path, "%s/%s", dir, files[f]);
 			if (has(n, f, 5))

@@ -23,7 +23,7 @@ static int fd;
 static char data[64 << 10];
 static volatile sig_atomic_t count;
 
-/* ---- which stack ---- */
+/* ---- the stack of a handler ---- */
 
 static char *own; /* an alternate stack */
 static volatile uintptr_t from, to;
@@ -279,7 +279,7 @@ static void leave(void)
 	printf("left: %d\n", count);
 }
 
-/* ---- many at a time ---- */
+/* ---- nested handlers ---- */
 
 static sigjmp_buf back;
 
@@ -374,7 +374,7 @@ static void forks(int signum)
 	close(new);
 }
 
-/* ---- what is behind a handler ---- */
+/* ---- the backtrace of a handler ---- */
 
 static void traces(int signum)
 {

@@ -1,5 +1,5 @@
 /* Streams of the directory argv[1] that run out of space in the middle of a
- * buffer: every call that notices says ENOSPC. The file system there has less
+ * buffer: every call that writes it returns ENOSPC. The file system there has less
  * than 64 MiB. Prints what happens. */
 #define _GNU_SOURCE
 #include <errno.h>

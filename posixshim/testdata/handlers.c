@@ -156,7 +156,7 @@ static void handler(int signum)
 	errno = saved;
 }
 
-/* Threads that hold the linker's locks until they are told to release them. */
+/* Threads that hold the locks of the dynamic linker until the main thread lets them release these. */
 
 static sem_t held, over;
 
@@ -184,7 +184,7 @@ static void *opens(void *pipe)
 	return NULL;
 }
 
-/* runtime says whether the Go runtime has been loaded. */
+/* runtime reports whether the Go runtime has been loaded. */
 static int runtime(void)
 {
 	char line[4096];

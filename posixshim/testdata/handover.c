@@ -136,7 +136,7 @@ static void mapped(void)
 	read(go[0], &c, 1);
 }
 
-/* A process executes a program that does not exist, and goes on with its files, which nvmecr serve has now. */
+/* A process tries to execute a program that does not exist. It can then use its files, which nvmecr serve has taken over. */
 static void fails(void)
 {
 	int fd = open(in("fails"), O_RDWR | O_CREAT, 0600);

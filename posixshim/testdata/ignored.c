@@ -22,7 +22,7 @@ static void show(const char *when)
 	fflush(stdout);
 }
 
-/* spawn executes it in children. */
+/* spawn executes this program in children, in each way. */
 static void spawn(char *program)
 {
 	char *again[] = {program, "spawned", NULL}, command[4096];

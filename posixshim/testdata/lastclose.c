@@ -14,7 +14,7 @@ static void child(int fd, int how)
 	if (how == 0)
 		close(fd);
 	else
-		dup2(STDERR_FILENO, fd); /* which does not tell */
+		dup2(STDERR_FILENO, fd); /* dup2 does not return the error of the close */
 	dprintf(STDOUT_FILENO, "%s\n", strerror(errno));
 	_exit(0);
 }

@@ -16,7 +16,7 @@
 
 static int (*submit)(aio_context_t, long, struct iocb **);
 
-/* direct is io_submit as libaio has it, where no library that is preloaded has one. */
+/* direct is io_submit as in libaio. It is used if no preloaded library has that function. */
 static int direct(aio_context_t context, long n, struct iocb **list)
 {
 	long done = syscall(SYS_io_submit, context, n, list);

@@ -38,7 +38,7 @@ static int count(void *library, const char *name)
 	return f == NULL ? -1 : f();
 }
 
-/* why prints what the linker says, without the directory. */
+/* why prints the error of the dynamic linker, without the directory. */
 static void why(void)
 {
 	const char *text = dlerror(), *at = text == NULL ? NULL : strstr(text, "/nowhere");

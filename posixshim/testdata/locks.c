@@ -34,7 +34,7 @@ static int lock(int fd, int cmd, short type, short whence, off_t start, off_t n)
 	return fcntl(fd, cmd, &l);
 }
 
-/* who prints the conflicting lock. */
+/* who prints the lock that conflicts with a request. */
 static void who(int fd, int cmd, short type, off_t start, off_t n)
 {
 	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = n};
@@ -56,7 +56,7 @@ static void quiet(int signum)
 	(void)signum;
 }
 
-/* in_child takes locks that the parent does not have, tells the parent, and ends when the parent has tried its own. */
+/* in_child takes locks that the parent does not have, and notifies the parent. It ends when the parent has tried to take its own. */
 static void in_child(int fd, int tell, int wait_for)
 {
 	char c = 0;
@@ -66,9 +66,9 @@ static void in_child(int fd, int tell, int wait_for)
 	P(lock(fd, F_SETLK, F_WRLCK, SEEK_SET, 2, 1));
 	P(lock(fd, F_SETLK, F_WRLCK, SEEK_SET, 4, 4));
 	P(lock(fd, F_SETLK, F_WRLCK, SEEK_SET, 5, 3));
-	P(close(dup(fd))); /* drops it */
+	P(close(dup(fd))); /* releases the record lock of the process */
 	P(lock(fd, F_SETLK, F_RDLCK, SEEK_SET, 6, 3));
-	P(flock(fd, LOCK_EX | LOCK_NB)); /* of the open file, which is the parent's too */
+	P(flock(fd, LOCK_EX | LOCK_NB)); /* a lock of the open file, which the parent shares */
 	fflush(stdout);
 	if (write(tell, &c, 1) == 1 && read(wait_for, &c, 1) == 0)
 		_exit(0);
@@ -99,8 +99,8 @@ static void children(void)
 	P(flock(other, LOCK_SH | LOCK_NB));
 	close(to[1]);
 	P(waitpid(relative, &status, 0) == relative && status == 0);
-	P(lock(fd, F_SETLKW, F_WRLCK, SEEK_SET, 0, 0)); /* its locks ended with it */
-	P(flock(other, LOCK_SH | LOCK_NB)); /* that of the open file did not */
+	P(lock(fd, F_SETLKW, F_WRLCK, SEEK_SET, 0, 0)); /* the record locks of the child have ended with the child */
+	P(flock(other, LOCK_SH | LOCK_NB)); /* the lock of the open file has not */
 	P(close(fd));
 	P(flock(other, LOCK_SH | LOCK_NB));
 }
@@ -115,7 +115,7 @@ int main(int argc, char **argv)
 	int a = open(path, O_RDWR | O_CREAT, 0600), b = open(path, O_RDWR), r = open(path, O_RDONLY), w = open(path, O_WRONLY);
 
 	P(write(a, "0123456789", 10));
-	/* of the process */
+	/* Record locks belong to the process. */
 	P(lock(a, F_SETLK, F_WRLCK, SEEK_SET, 0, 5));
 	P(lock(b, F_SETLK, F_WRLCK, SEEK_SET, 0, 5));
 	who(b, F_GETLK, F_WRLCK, 0, 0);
@@ -129,10 +129,10 @@ int main(int argc, char **argv)
 	who(b, F_OFD_GETLK, F_WRLCK, 7, 0);
 	P(lock(a, F_SETLK, F_RDLCK, SEEK_CUR, 0, -3));
 	who(b, F_OFD_GETLK, F_WRLCK, 6, 2);
-	/* closing any descriptor drops them */
+	/* The close of any descriptor of the file releases them. */
 	P(close(open(path, O_RDONLY)));
 	who(b, F_OFD_GETLK, F_WRLCK, 0, 0);
-	/* of open files */
+	/* Locks of open files. */
 	P(lock(a, F_OFD_SETLK, F_WRLCK, SEEK_SET, 0, 0));
 	P(lock(b, F_OFD_SETLK, F_UNLCK, SEEK_SET, 0, 0));
 	P(lock(b, F_OFD_SETLK, F_RDLCK, SEEK_SET, 0, 1));
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
 	pthread_create(&t, NULL, closer, &d);
 	P(lock(b, F_OFD_SETLKW, F_RDLCK, SEEK_SET, 0, 1));
 	pthread_join(t, NULL);
-	/* what cannot be */
+	/* Invalid requests. */
 	P(lock(r, F_SETLK, F_WRLCK, SEEK_SET, 0, 1));
 	P(lock(w, F_SETLK, F_RDLCK, SEEK_SET, 0, 1));
 	P(lock(b, F_SETLK, 17, SEEK_SET, 0, 1));
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
 	struct itimerval often = {.it_value = soon.it_value, .it_interval = soon.it_value};
 
 	sigaction(SIGALRM, &act, NULL);
-	setitimer(ITIMER_REAL, &often, NULL); /* the first may come before it waits */
+	setitimer(ITIMER_REAL, &often, NULL); /* repeated: the first signal may arrive before the wait begins */
 	P(flock(a, LOCK_EX));
 	setitimer(ITIMER_REAL, &off, NULL);
 	act.sa_flags = SA_RESTART;

@@ -32,7 +32,7 @@ enum { MINE = 3, OTHER = 5, TIMES = 20 };
 static const char *inside, *outside;
 static volatile sig_atomic_t handled, wrong;
 
-/* path is dir/name, in one of a few buffers. */
+/* path returns dir/name in one of a few buffers, which are used in turns. */
 static const char *path(const char *dir, const char *name)
 {
 	static char buffer[8][PATH_MAX];

@@ -38,7 +38,7 @@ static void limit(int resource, rlim_t n)
 	}
 }
 
-/* came prints the result of a call: 0 or an error. */
+/* came prints the result of a call: success or an errno. */
 static int came(const char *what, int good)
 {
 	printf("%s: %s\n", what, good ? "ok" : strerrorname_np(errno));

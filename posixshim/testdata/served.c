@@ -116,12 +116,12 @@ static void child_descriptors(void)
 	_exit(0);
 }
 
-/* refusals makes 50 writes whose requests are sent in many pieces. The server refuses the connection while they are sent. It returns how many
- * writes get the errno. */
+/* refusals makes 50 writes with requests of many pieces. The server refuses the connection while they are sent. It returns the number of
+ * writes that fail with the errno of the refusal. */
 static int refusals(int fd)
 {
 	struct iovec iov[1024];
-	static char piece[2000]; /* so many pieces that sending blocks in between */
+	static char piece[2000]; /* small pieces: there are so many that sending blocks */
 	int n = 0;
 
 	for (int i = 0; i < 1024; i++)

@@ -108,7 +108,7 @@ static void aim(bool at_this)
 	pthread_mutex_lock(&lock);
 	target = pthread_self();
 	targeted = at_this;
-	if (at_this) /* signals to the last thread are not handled any more: that has ended */
+	if (at_this) /* signals to the previous thread are not counted: it has ended */
 		sent = handled = 0;
 	pthread_mutex_unlock(&lock);
 }
