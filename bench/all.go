@@ -10,8 +10,9 @@ import (
 )
 
 // All runs the experiments one after the other, as thoroughly as the time allows, and calls done
-// after each. An experiment that fails, or that no time is left for, has a result with the reason.
-// All returns only the error of ctx; done has then been called for all experiments before.
+// after each. The result of an experiment that fails, or for which no time is left, contains the
+// reason. All returns an error only if ctx ends. It has then called done for all experiments
+// before.
 func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Duration, done func(*result.Result)) error {
 	end := time.Now().Add(within)
 	outer := e.Progress
@@ -34,7 +35,7 @@ func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Dur
 		r, err := x.Measure(ctx, sized)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return context.Cause(ctx) // other errors are a consequence of it
+			return context.Cause(ctx) // the end of ctx has caused err
 		case err != nil:
 			r = x.without(strings.TrimPrefix(err.Error(), "bench "+x.Name+": "))
 		}
@@ -113,7 +114,7 @@ func (e *Env) sizedFor(left time.Duration, experiments []Experiment) (sized *Env
 	if share < shortBelow && experiments[0].Paper != "" {
 		share = min(shortBelow, partOfUsual(left, experiments, whenShort))
 	}
-	o.Rounds = min(max(int(usualRounds*share), 3), 3*usualRounds) | 1 // odd: one is in the middle
+	o.Rounds = min(max(int(usualRounds*share), 3), 3*usualRounds) | 1 // odd, so that the median is one of the rounds
 	if experiments[0].Paper == "" {
 		o.Quick = o.Quick || share < shortBelow
 		return &o, true

@@ -13,6 +13,7 @@ import (
 	"nvmecr/nvmf"
 )
 
+// TestSizedFor checks the number of rounds and the size of an experiment for different times.
 func TestSizedFor(t *testing.T) {
 	x := []Experiment{{Name: "checkpoint"}, {Name: "no such"}}
 	usual := usually["checkpoint"] + 5*time.Second
@@ -45,8 +46,9 @@ func TestSizedFor(t *testing.T) {
 	assert.False(t, e.Quick)
 }
 
-// TestPaperFirst: three minutes are enough for the figures of the paper with their axes and peers, also where the first of them takes almost half
-// of that since the machine is busy. Where there is time for all, the others have theirs.
+// TestPaperFirst checks that the figures of the paper keep their axes and peers in a report of
+// three minutes, even if a busy machine makes the first one take almost half of that time. With
+// time for all experiments, none may be shortened.
 func TestPaperFirst(t *testing.T) {
 	e := &Env{Size: 128 * nvmf.MiB, Transfer: nvmf.MiB}
 	for i, left := range []time.Duration{180 * time.Second, 100 * time.Second, 95 * time.Second} {
@@ -63,6 +65,8 @@ func TestPaperFirst(t *testing.T) {
 	}
 }
 
+// TestAll checks the results and the progress of a run, including those of an experiment that fails
+// and of experiments without time.
 func TestAll(t *testing.T) {
 	var got []*result.Result
 	var parts []float64
@@ -91,6 +95,7 @@ func TestAll(t *testing.T) {
 	assert.Contains(t, got[0].Missing[0].Why, "--time")
 }
 
+// TestAllStops checks that the end of the context ends the run.
 func TestAllStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	experiments := []Experiment{
@@ -107,7 +112,7 @@ func TestAllStops(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// The goals stop where an experiment has had its part of a report's time.
+// TestGoalsEnd checks that the goals end when their part of a report's time is over.
 func TestGoalsEnd(t *testing.T) {
 	r, err := goals(t.Context(), &Env{until: time.Now().Add(-time.Second)})
 	require.NoError(t, err)
@@ -116,6 +121,7 @@ func TestGoalsEnd(t *testing.T) {
 	assert.Equal(t, timeOver, r.Missing[0].Why)
 }
 
+// TestShareOf checks the part of the remaining time that an experiment gets.
 func TestShareOf(t *testing.T) {
 	x := []Experiment{{Name: "overhead"}, {Name: "no such"}}
 	assert.Equal(t, time.Minute, shareOf(&x[0], 2*time.Minute, x))

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aside calls start so that the processes it starts stay on the last core. In a job they would be
-// on another host and take no processor time from the ranks. A single core is shared by all. aside
-// returns the error of start.
+// aside calls start so that the processes it starts stay on the last core. They stand for processes
+// that a job would have on another host, where they take no processor time from the ranks. On a
+// machine with one core all share it. aside returns the error of start.
 func aside(start func() error) (err error) {
 	runtime.LockOSThread() // processes inherit the affinity of this thread
 	defer runtime.UnlockOSThread()

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAside: what is started aside has one core, and this process keeps its own.
+// TestAside checks that a process which aside starts has one core, and that this process keeps its
+// cores.
 func TestAside(t *testing.T) {
 	var before, after unix.CPUSet
 	require.NoError(t, unix.SchedGetaffinity(0, &before))

@@ -27,7 +27,7 @@ func processorTime(pid int) (awake, idle time.Duration, err error) {
 		attr, err := unix.SchedGetAttr(tid, 0)
 		text, e := os.ReadFile(filepath.Join("/proc", t.Name(), "schedstat"))
 		if err != nil || e != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		ran, _, _ := strings.Cut(string(text), " ")
 		n, err := strconv.ParseInt(ran, 10, 64)

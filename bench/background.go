@@ -17,8 +17,9 @@ import (
 )
 
 // background measures what state checkpoints in the background cost an application. It runs the
-// same work on a partition with the usual log and on one with a log so long that it hardly needs
-// state checkpoints. The application does not compute in between, so none of the cost is hidden.
+// same work on two partitions: one with the usual log, and one with a log so long that state
+// checkpoints are hardly needed. The application does not compute in between, so none of the cost
+// is hidden.
 func background(ctx context.Context, e *Env) (res *result.Result, err error) {
 	res = &result.Result{}
 	runtime.LockOSThread()

@@ -51,7 +51,7 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 		return nil, err
 	}
 	if !e.Quick {
-		// The sockets baseline is the raw queues' ceiling, and no storage.
+		// The sockets baseline is a ceiling for the raw queues, and no storage.
 		sides = slices.DeleteFunc(sides, func(s *side) bool { return s.name == socketsName })
 		if err := e.sizes(ctx, res, sides); err != nil {
 			return nil, err
@@ -95,7 +95,7 @@ func (b *testbed) sides(ctx context.Context, a *application, res *result.Result)
 		sides = append(sides, sockets)
 	}
 	if b.env.Quick && len(b.env.Peers) == 0 {
-		return sides, nil // making file systems takes longer than all the rest
+		return sides, nil // to make file systems would take longer than the measurement
 	}
 	peers, err := b.peers(ctx, a, res)
 	if err != nil {
@@ -229,7 +229,7 @@ const (
 	socketsName = "sockets baseline"
 )
 
-// reason says why a side is faster or slower than nvmecr.
+// reason returns the reason why a side is faster or slower than nvmecr.
 func reason(peer, what string, theirs *taken) string {
 	switch {
 	case peer == rawName:

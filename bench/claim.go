@@ -16,10 +16,10 @@ const claimPrefix = "nvmecr-bench-"
 // process, so directories of killed runs can be distinguished from those in use.
 type claim struct {
 	path string
-	lock *os.File // nil if the file system has no locks: nobody takes the directory for unused then
+	lock *os.File // nil if the file system has no locks; no run then takes the directory for unused
 }
 
-// newClaim makes a directory in parent, and removes the unused ones there.
+// newClaim makes a directory in parent, and removes unused ones there.
 func newClaim(parent string) (*claim, error) {
 	sweep(parent)
 	for {
@@ -78,7 +78,7 @@ func (c *claims) close() error {
 // sweep removes the directories in parent whose processes have ended. A directory that cannot be
 // opened, locked or removed stays: it is another user's, or in use.
 func sweep(parent string) {
-	paths, _ := filepath.Glob(filepath.Join(parent, claimPrefix+"*")) // a parent that is no pattern is not swept
+	paths, _ := filepath.Glob(filepath.Join(parent, claimPrefix+"*")) // fails if parent is no valid pattern; nothing is removed then
 	for _, path := range paths {
 		if lock, err := lockDirectory(path, unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			_ = os.RemoveAll(path)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a killed benchmark has left goes when the next one starts; what is in
-// use, or is somebody else's, stays.
+// TestClaims checks that a benchmark removes directories of killed benchmarks, and keeps those that
+// are in use or belong to other programs.
 func TestClaims(t *testing.T) {
 	parent := t.TempDir()
 	others := filepath.Join(parent, "nvmecr-other")
@@ -34,7 +34,7 @@ func TestClaims(t *testing.T) {
 	assert.Len(t, left, 1)
 }
 
-// A directory that was swept between its making and its locking is not used.
+// TestLockOfNothing checks the error if a directory was removed before it could be locked.
 func TestLockOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	_, err := lockDirectory(filepath.Join(dir, "none"), 0)

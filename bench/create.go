@@ -35,12 +35,11 @@ func (e *Env) filesEach() int {
 // A maker is a side of which the first n ranks make files.
 type maker struct {
 	name string
-	why  string // why it is faster or slower
+	why  string // reason why the side is faster or slower
 	run  func(n, round int) (workers.Round, error)
 }
 
-// makers are the application, the raw queues, which write 4 KiB for each file, and the
-// peers.
+// makers returns the application, the raw queues, which write 4 KiB for each file, and the peers.
 func (b *testbed) makers(ctx context.Context, a *application, raw *side, peers []*side) []maker {
 	all := []maker{{name: "nvmecr", run: a.creator(ctx, a.cfg.Mount)}}
 	if raw != nil {
@@ -135,7 +134,8 @@ func create(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, e.creates(res, makers, all)
 }
 
-// creates adds the rates of all ranks, beside those of the other sides.
+// creates adds a table of the rates of all ranks for each side, and the comparisons of the
+// application with the other sides.
 func (e *Env) creates(res *result.Result, makers []maker, all created) error {
 	table := result.Table{Title: fmt.Sprintf("%.0f empty files, an equal part by each of %s", all.files, rankCount(all.ranks)), Rows: "side",
 		Columns: []result.Column{{Name: "creates", Unit: "1/s"}, {Name: "each", Unit: result.Duration}}}

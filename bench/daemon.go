@@ -23,7 +23,8 @@ type daemon struct {
 	closed   func() // called after the process has ended; may be nil
 }
 
-// startDaemon starts a process that prints word when it serves. Any other output is the error.
+// startDaemon starts a process, which prints word when it can be used. Any other output is an
+// error.
 func startDaemon(cmd *exec.Cmd, word string) (*daemon, error) {
 	lifeline, err := cmd.StdinPipe()
 	if err != nil {
@@ -35,7 +36,7 @@ func startDaemon(cmd *exec.Cmd, word string) (*daemon, error) {
 	}
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
-	cmd.Dir = "/" // not in the directory that it serves
+	cmd.Dir = "/" // not the directory that the process serves
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (d *daemon) Close() error {
 	d.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = d.cmd.Process.Kill() })
 	defer kill.Stop()
-	_ = d.cmd.Wait() // how it ends no longer matters
+	_ = d.cmd.Wait() // its exit status does not matter
 	if d.closed != nil {
 		d.closed()
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // A design is the way in which another library takes checkpoints, as its authors have published it:
-// in memory of the node, from where a process copies every tenth to the second level while the
-// application continues. Our ranks and cp do what the library would do.
+// in memory of the node, from where a process copies every tenth checkpoint to the second level
+// while the application continues. The benchmark's ranks and cp do what the library would do.
 type design struct {
 	local, second *side
 	dir           string    // of second
@@ -47,7 +47,7 @@ func (b *testbed) designRows(a *application, second string) (rows []levelRow, er
 // designSide is the application's ranks with a directory for their checkpoints.
 func designSide(a *application, name, dir, suffix string) *side {
 	return &side{name: name, group: a.group, memory: true, path: func(rank, k int) string {
-		if k%everyLevel == everyLevel-1 { // it is copied while others are written
+		if k%everyLevel == everyLevel-1 { // the following checkpoints are written while this one is copied
 			return filepath.Join(dir, fmt.Sprintf("tenth.%d", rank)) + suffix
 		}
 		return filepath.Join(dir, fmt.Sprintf("ckpt.%d.%d", rank, k%2)) + suffix

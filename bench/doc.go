@@ -1,5 +1,5 @@
 // Package bench has the experiments of `nvmecr bench`. Each measures this project
-// beside other file systems, its peers, on the machine or cluster that it runs on,
+// and other file systems, its peers, on the machine or cluster that it runs on,
 // and returns a [result.Result].
 //
 // Separate processes do the work ([workers]): ranks under the preload library, like

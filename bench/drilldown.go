@@ -223,7 +223,7 @@ func (d *drill) compare(end ladderEnd) {
 	}
 	ratios, err := stats.Ratios(end.kernel, end.ours)
 	if err != nil {
-		return // a round took no measurable time; the table has the values
+		return // the time of a round was too short to measure; the table has the values
 	}
 	c := result.Comparison{What: "checkpoint, " + end.what, Peer: end.name, Unit: "MiB/s", Ratio: result.Interval(ratios),
 		Ours: result.Per(end.mib, end.ours), Theirs: result.Per(end.mib, end.kernel)}

@@ -17,8 +17,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// Two ranks write through all steps and through the kernel, and each step does
-// what it is called.
+// TestDrillRank lets two ranks write through all steps and through the kernel, and checks that each
+// step has the properties of its name.
 func TestDrillRank(t *testing.T) {
 	const size, transfer = 1<<20 + 5, 32 << 10
 	dev, err := memdev.New(256*nvmf.MiB, 4096, memdev.Options{})
@@ -75,6 +75,7 @@ func TestDrillRank(t *testing.T) {
 	}
 }
 
+// TestShare checks the share of two samples, and its description.
 func TestShare(t *testing.T) {
 	g, err := share(stats.Sample{10, 10, 10}, stats.Sample{5, 8, 9})
 	require.NoError(t, err)

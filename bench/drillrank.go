@@ -24,7 +24,7 @@ import (
 type drillStep struct {
 	name      string
 	hugeblock nvmf.Bytes
-	each      bool // every write has a log record of its own, and none is coalesced
+	each      bool // each write has a log record of its own: records are not coalesced
 	whole     bool // fsync writes all metadata
 }
 
@@ -43,7 +43,7 @@ func drillPath(step, k int) string { return fmt.Sprintf("step:%d:ckpt.%d", step,
 // microfs with the options of a step, or through the kernel to a path. Its part of the namespace
 // has one file system for each step. It executes the commands write, mkdir and unlink.
 func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) error {
-	runtime.LockOSThread() // the queue polls on it
+	runtime.LockOSThread() // the queue polls on this thread
 	place, err := store.ProcFromEnv(os.Getenv)
 	if err != nil {
 		return err

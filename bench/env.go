@@ -82,14 +82,14 @@ type Env struct {
 
 // A Peer is a directory of another file system.
 type Peer struct {
-	Name string // for people: "XFS on a loop device"
+	Name string // for readers, such as "XFS on a loop device"
 	Dir  string
 }
 
 // block is the unit of sizes: a raw rank moves whole blocks.
 const block = 4 * nvmf.KiB
 
-// Check returns what is wrong with the user's settings, by the name of the flag.
+// Check returns an error for the first invalid setting, which names its flag.
 func (e *Env) Check() error {
 	for _, n := range []struct {
 		flag  string
@@ -221,7 +221,7 @@ func (e *Env) countLaunched(ctx context.Context) error {
 	return c.Stop()
 }
 
-// Close removes what the experiments left.
+// Close removes the files and directories of the experiments.
 func (e *Env) Close() error {
 	if e.claims == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// What makes no sense is refused by the name of its flag before anything runs.
+// TestCheck checks that invalid settings are refused with the name of their flag.
 func TestCheck(t *testing.T) {
 	for name, e := range map[string]Env{
 		"--ranks: is negative":      {Ranks: -1},
@@ -31,7 +31,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What was not said is filled in: whole pieces, and few rounds for --quick.
+// TestComplete checks the default values of settings: sizes are multiples of the transfer, and
+// --quick has few rounds.
 func TestComplete(t *testing.T) {
 	e := Env{Transfer: 3 * nvmf.MiB}
 	e.complete()

@@ -45,7 +45,7 @@ func (x *Experiment) Measure(ctx context.Context, e *Env) (*result.Result, error
 	res, err := x.Run(ctx, e)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // other errors are a consequence of it
+			err = context.Cause(ctx) // the end of ctx has caused err
 		}
 		return nil, fmt.Errorf("bench %s: %w", x.Name, err)
 	}

@@ -39,7 +39,7 @@ func (g *goalRun) allocations(ctx context.Context) (err error) {
 	if err := microfs.Format(ctx, dev, seg, microfs.FormatOptions{Generation: 1, Size: 1}); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // the queue polls on it
+	runtime.LockOSThread() // the queue polls on this thread
 	defer runtime.UnlockOSThread()
 	p := posixshim.New(func(bool) (*vfs.Mount, error) {
 		fs, err := microfs.Mount(ctx, dev, seg, microfs.Options{Generation: 1})

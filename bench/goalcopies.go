@@ -60,12 +60,13 @@ func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err er
 	return l.rebuilds(ctx, g, t.ids[targets:])
 }
 
-// rebuiltSizes is the size of the checkpoint that is copied back, in checkpoints of the application: what is copied back after a target was
-// lost is as large as the target.
+// rebuiltSizes is the size of the checkpoint that is copied back, in checkpoints of the
+// application. It is large because all data of a target is copied back after the target was lost.
 const rebuiltSizes = 4
 
-// rebuilds copies a checkpoint back to the store, and beside that reads as much from a target and writes it to another one, each alone.
-// What it takes to copy a checkpoint of one transfer back is the start of the command, and does not count.
+// rebuilds copies a checkpoint back to the store. For comparison it reads the same amount from one
+// target and writes it to another one, one after the other. The time to copy back a checkpoint of
+// one transfer is the start of the command, and is subtracted.
 func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.TransportID) error {
 	large, small := *l, *l
 	large.set.size, small.set.size, small.keep = rebuiltSizes*l.set.size, l.set.transfer, 2
@@ -99,7 +100,7 @@ func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.Tran
 		return err
 	}
 	amount := float64(length / nvmf.MiB)
-	g.add(result.Goal{ // reads and writes overlap, so it is no ceiling
+	g.add(result.Goal{ // reads and writes overlap, so their sum is no ceiling
 		What: "a checkpoint that was " + l.verb() + " is copied back, beside reading one target and writing another one, each alone", Limit: rebuildRate, Unit: result.Ratio,
 		Measured: result.Interval(ratios), Beside: fmt.Sprintf("%s of %s, once the command has started, which takes %s",
 			mibPerSecond.Format(result.Per(amount, rebuilt).Value), mibPerSecond.Full(result.Per(amount, raw).Value), result.Duration.Full(starts.Median())),
@@ -107,8 +108,9 @@ func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.Tran
 	return nil
 }
 
-// rawCopy reads length bytes from the first target, and then writes as many to the second one. These are deallocated before, as the store's
-// space for a checkpoint that was removed is: a target in memory has to get memory for them again.
+// rawCopy reads length bytes from the first target, and then writes as many to the second one. It
+// deallocates the bytes of the second target first. The space of a removed checkpoint in the store
+// is deallocated as well, and a target in memory then has to allocate memory again.
 func rawCopy(ctx context.Context, targets []nvmf.TransportID, length nvmf.Bytes) (seconds float64, err error) {
 	for i, op := range []nvmf.Opcode{nvmf.Read, nvmf.Write} {
 		err := withDevice(ctx, targets[i], func(dev nvmf.Device) error {
@@ -161,7 +163,7 @@ func (d *drain) copying() drainState {
 
 // output collects the output of a running process.
 type output struct {
-	mu  sync.Mutex // guards all
+	mu  sync.Mutex // guards the buffer
 	all bytes.Buffer
 }
 

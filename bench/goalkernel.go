@@ -15,9 +15,9 @@ import (
 // memory.
 const beyondXFS = 1.5
 
-// kernel measures checkpoints beside kernel file systems, all on media in memory. Our namespace is
-// a file, as the image of a loop device is. Another row has the same over NVMe/TCP, whose network
-// the kernel file systems do not cross.
+// kernel compares checkpoints with those on kernel file systems, all on media in memory. The
+// namespace of nvmecr is a file, like the image of a loop device. Another row has the same
+// comparison over NVMe/TCP, a network that the kernel file systems do not use.
 func (g *goalRun) kernel(ctx context.Context) (err error) {
 	b, err := g.testbed(ctx, g.Size)
 	if err != nil {

@@ -32,15 +32,15 @@ type levelRun struct {
 	*Env
 	a    *application
 	dir  string // of the store on the second level; "": checkpoints are copied to other targets
-	set  work   // a checkpoint that is drained
-	w    work   // one that is not
+	set  work   // the work of a checkpoint that is drained
+	w    work   // the work of a checkpoint that is not drained
 	keep int    // how many drained checkpoints are kept
 }
 
 // level2 measures what a second level costs an application, and how fast a checkpoint is restored
 // from it.
 func (g *goalRun) level2(ctx context.Context) (err error) {
-	e := g.with(max(1, cores()-1)) // the target and the directory have a core, too
+	e := g.with(max(1, cores()-1)) // leaves a core to the target and the directory
 	var b *testbed
 	err = aside(func() (err error) {
 		b, err = e.testbed(ctx, 2*e.Size)
@@ -129,8 +129,8 @@ func (l *levelRun) step(ctx context.Context, k int) (turns, seconds float64, err
 }
 
 // background measures steps with and without a checkpoint that is being drained. The draining
-// process of `nvmecr run` waits some seconds until it is sure that the checkpoint is complete: the
-// steps of this time count as without.
+// process of `nvmecr run` waits some seconds to make sure that the checkpoint is complete: the
+// steps of this time count as steps without draining.
 func (l *levelRun) background(ctx context.Context, g *goalRun) error {
 	var slower, less, steps, took, share stats.Sample
 	for round := range 1 + l.Rounds {
@@ -287,7 +287,7 @@ func (a *application) tool(args ...string) *exec.Cmd {
 // restores restores the checkpoint from the second level, in turns with as many processes that only
 // read it there.
 func (l *levelRun) restores(ctx context.Context, g *goalRun) (err error) {
-	k := l.Rounds // the last one
+	k := l.Rounds // the last drained checkpoint
 	plain, err := l.startGroup(ctx, base(), l.Env.Rank)
 	if err != nil {
 		return err

@@ -156,7 +156,7 @@ func (m *mirrorRun) rebuild(ctx context.Context, half nvmf.Bytes) error {
 		return err
 	}
 	amount := float64(half / nvmf.MiB)
-	m.add(result.Goal{ // reads and writes overlap, so this is no ceiling
+	m.add(result.Goal{ // reads and writes overlap, so their sum is no ceiling
 		What: "a lost side of a mirror is copied, beside reading one target and writing the other one, each alone", Limit: rebuildRate, Unit: result.Ratio, Measured: result.Interval(ratios),
 		Beside: fmt.Sprintf("%s of %s", mibPerSecond.Format(result.Per(amount, ours).Value), mibPerSecond.Full(result.Per(amount, theirs).Value)),
 	})

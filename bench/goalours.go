@@ -15,7 +15,7 @@ import (
 // name, and has a limit.
 type ourCall struct {
 	what  string
-	call  string // of the rank's
+	call  string // command of the rank
 	name  string
 	count int
 	size  nvmf.Bytes
@@ -33,8 +33,9 @@ const (
 	namesSize = 4 * nvmf.GiB
 )
 
-// callsOnOurs measures calls on a namespace in the rank's own memory, where only nvmecr's software
-// takes time, beside calls on tmpfs by the same process; and streams beside plain calls.
+// callsOnOurs measures calls on a namespace in the rank's own memory, where only the software of
+// nvmecr takes time. It compares them with calls on tmpfs by the same process, and streams with
+// plain calls.
 func (g *goalRun) callsOnOurs(ctx context.Context) (err error) {
 	dir, err := g.memoryDir()
 	if err != nil {
@@ -146,7 +147,7 @@ func (g *goalRun) ourCall(ctx context.Context, a *application, dir string, c our
 	return nil
 }
 
-// streams measures fwrite and fread of 1 MiB beside write and read.
+// streams compares fwrite and fread of 1 MiB with write and read.
 func (g *goalRun) streams(ctx context.Context, a *application) error {
 	const pieces = 64
 	file := path.Join(a.cfg.Mount, "data")

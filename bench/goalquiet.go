@@ -13,8 +13,8 @@ import (
 )
 
 // watched is the least time for which the runtime's threads are watched, over all phases: longer
-// than the interval of periodic work such as keep-alives. A phase is short beside it, so that other
-// load of the machine meets both sides.
+// than the interval of periodic work such as keep-alives. A phase is much shorter, so that other
+// load of the machine affects both sides equally.
 const (
 	watched = 20 * time.Second
 	phase   = 500 * time.Millisecond

@@ -121,7 +121,7 @@ func (g *goalRun) absent(goal result.Goal, why string) {
 	g.add(goal)
 }
 
-// bandwidth measures checkpoints and recovery, of all ranks and of one, beside raw queues.
+// bandwidth compares checkpoints and recovery, of all ranks and of one, with raw queues.
 func (g *goalRun) bandwidth(ctx context.Context) error {
 	for _, ranks := range []int{g.Ranks, 1} {
 		for _, c := range []struct {
@@ -130,7 +130,7 @@ func (g *goalRun) bandwidth(ctx context.Context) error {
 		}{{"data-checksum=on", "data checksums", 0.90, 0.90}, {"data-checksum=off", "no data checksums", 0.93, 0.97}} {
 			what := fmt.Sprintf("%s, %s, %s pieces", rankCount(ranks), c.name, g.Transfer)
 			e := g.with(ranks)
-			if ranks == 1 { // as much as all ranks, or it would end too soon
+			if ranks == 1 { // as much data as of all ranks: otherwise the measurement would be too short
 				e.Size *= nvmf.Bytes(g.Ranks)
 			}
 			if err := e.writeAndRecover(ctx, g, what, c.setting, c.write, c.read); err != nil {
@@ -176,7 +176,7 @@ func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting str
 	return g.ratio("read after a restart beside raw, "+what, read, t.read, t.raw, total, "MiB/s")
 }
 
-// raw measures the raw side beside the sockets baseline.
+// raw compares the raw side with the sockets baseline.
 func (g *goalRun) raw(ctx context.Context) error {
 	for _, ranks := range []int{1, g.Ranks} {
 		e := g.with(ranks)
@@ -200,7 +200,7 @@ func (g *goalRun) raw(ctx context.Context) error {
 	return nil
 }
 
-// latency measures one write beside a raw one.
+// latency compares one write with a raw one.
 func (g *goalRun) latency(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, e.Size)
@@ -266,7 +266,7 @@ func sleeps(rounds []workers.Round) stats.Sample {
 	return s
 }
 
-// creates measures creating files beside raw writes of 4 KiB, with one rank.
+// creates compares creating files with raw writes of 4 KiB, with one rank.
 func (g *goalRun) creates(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, 64*nvmf.MiB)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestImbalance checks the tables and the finding of the experiment.
 func TestImbalance(t *testing.T) {
 	r, err := imbalance(t.Context(), &Env{Quick: true})
 	require.NoError(t, err)
@@ -23,7 +24,7 @@ func TestImbalance(t *testing.T) {
 	for i, row := range r.Tables[0].Lines {
 		last := len(row.Cells) - 1
 		assert.InDelta(t, row.Cells[0].Value, row.Cells[last].Value, 1e-9, "the plan is as even as round robin")
-		if row.Name != "28" { // one node, and targets of all racks to be used
+		if row.Name != "28" { // 28 ranks are one node, which needs targets of all racks
 			assert.Zero(t, r.Tables[2].Lines[i].Cells[0].Value, "a plan keeps data out of the rack")
 		}
 		assert.Positive(t, r.Tables[2].Lines[i].Cells[1].Value)

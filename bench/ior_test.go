@@ -14,6 +14,7 @@ import (
 	"nvmecr/bench/result"
 )
 
+// TestParseIOR checks which outputs of IOR are accepted.
 func TestParseIOR(t *testing.T) {
 	const summary = `{"Version": "4.0.0", "summary": [{"operation": "write", "numTasks": 4, "bwMeanMIB": 1583.0176}], "Finished": "today"}`
 	for name, tt := range map[string]struct {
@@ -60,8 +61,8 @@ func iorTable(r *result.Result) []result.Row {
 	return nil
 }
 
-// What IOR says of each side stands beside what our rank says; where it cannot
-// be had the rest is measured without it.
+// TestBesideIOR checks the table of the rates of IOR and of our rank on each side. If IOR fails the
+// table must be missing, with the reason, and the rest must be measured.
 func TestBesideIOR(t *testing.T) {
 	prints := func(tasks int) string {
 		return fmt.Sprintf(`echo '{"summary": [{"numTasks": %d, "bwMeanMIB": 1000}]}'`, tasks)
@@ -103,7 +104,7 @@ func TestBesideIOR(t *testing.T) {
 	}
 }
 
-// The real one, where it is installed: it finds the files it has written before.
+// TestRealIOR runs IOR, if it is installed. IOR must find the files that it has written before.
 func TestRealIOR(t *testing.T) {
 	if _, err := exec.LookPath("ior"); err != nil {
 		t.Skip("IOR is not in PATH")

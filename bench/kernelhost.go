@@ -56,7 +56,7 @@ func (e *Env) startKernelHost(ctx context.Context, size nvmf.Bytes) (*mountpoint
 			return nil, fmt.Errorf("%s is not installed", program)
 		}
 	}
-	size = max(size.AlignUp(nvmf.MiB), 512*nvmf.MiB) // the least that XFS takes
+	size = max(size.AlignUp(nvmf.MiB), 512*nvmf.MiB) // the smallest size that XFS accepts
 	nqn := targetNQN + "-" + filepath.Base(e.scratch)
 	t, err := e.startTargetAs(ctx, nqn, fmt.Sprintf("mem:%d", uint64(size)))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"nvmecr/nvmf"
 )
 
+// TestUse checks the measured memory and media of a partition with many files.
 func TestUse(t *testing.T) {
 	const data = 8*nvmf.MiB + 5
 	u, err := use(t.Context(), 256*nvmf.MiB, data, func(w *worker) error {
@@ -22,7 +23,7 @@ func TestUse(t *testing.T) {
 		return w.write("data", data)
 	})
 	require.NoError(t, err)
-	assert.Equal(t, 3002, u.files) // and the root
+	assert.Equal(t, 3002, u.files) // includes the root directory
 	assert.Greater(t, u.heap, 3000*100.0)
 	assert.Less(t, u.heap, 3000*2000.0)
 	assert.Greater(t, u.remounted, 3000*100.0)
@@ -34,6 +35,7 @@ func TestUse(t *testing.T) {
 	assert.Less(t, u.reserved, u.capacity/4)
 }
 
+// TestMetadataTables checks that small measurements give valid tables and plots.
 func TestMetadataTables(t *testing.T) {
 	r := &result.Result{Name: "metadata"}
 	_, err := againstFiles(t.Context(), r, 2000)

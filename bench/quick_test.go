@@ -15,8 +15,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// measured runs `nvmecr bench` with little to do, under the launcher, and
-// returns its only result.
+// measured runs `nvmecr bench` with little work, under the launcher if there is one, and returns
+// its only result.
 func measured(t *testing.T, launcher []string, args ...string) *result.Result {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func measured(t *testing.T, launcher []string, args ...string) *result.Result {
 	return r.Results[0]
 }
 
-// Every experiment of ranks runs to its end and finds what it is about.
+// TestExperiments runs each experiment that starts ranks, and checks the form of its result.
 func TestExperiments(t *testing.T) {
 	second := t.TempDir()
 	for name, tt := range map[string]struct {
@@ -76,7 +76,8 @@ func TestExperiments(t *testing.T) {
 	assert.Empty(t, left, "a peer's directory is as it was")
 }
 
-// checkTree: each row of the tree is there, and what an index answers and holds is of its order of magnitude.
+// checkTree checks that the result of the tree has all rows, and that rates and memory of the index
+// have the right order of magnitude.
 func checkTree(t *testing.T, r *result.Result) {
 	assert.Len(t, r.Goals, 6+5+1+len(treeCallList)+2+3)
 	assert.Len(t, r.Claims, 3)
@@ -94,6 +95,7 @@ func checkTree(t *testing.T, r *result.Result) {
 	}
 }
 
+// TestGoals checks that all goals of some parts are measured.
 func TestGoals(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -108,7 +110,8 @@ func TestGoals(t *testing.T) {
 	assert.Len(t, names, 8+3+1+2+2+2+16)
 }
 
-// The processes of a job are the ranks, and only one of them prints.
+// TestInJob checks that the processes of an MPI job become the ranks, and that only one of them
+// prints.
 func TestInJob(t *testing.T) {
 	for _, line := range []string{"mpirun.openmpi --oversubscribe -n 2", "mpirun.mpich -n 2"} {
 		t.Run(line, func(t *testing.T) {
@@ -124,6 +127,7 @@ func TestInJob(t *testing.T) {
 	}
 }
 
+// TestLaunch checks that --launch starts the ranks, and that a peer's directory is left empty.
 func TestLaunch(t *testing.T) {
 	if _, err := exec.LookPath("mpirun.mpich"); err != nil {
 		t.Skip("MPICH (mpirun.mpich) is not installed: make deps")
@@ -136,7 +140,8 @@ func TestLaunch(t *testing.T) {
 	assert.Empty(t, left, "a peer's directory is as it was")
 }
 
-// A file system in a namespace of its own is there, and goes away with its keeper.
+// TestMount checks that a file system in a mount namespace of its own can be used and is removed
+// with its process.
 func TestMount(t *testing.T) {
 	loop := func(kind string) func(*Env) (*mountpoint, error) {
 		return func(e *Env) (*mountpoint, error) { return e.startLoopback(t.Context(), kind, 64*nvmf.MiB) }
@@ -162,6 +167,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
+// TestParsePerf checks the values that are read from the output of SPDK's tool.
 func TestParsePerf(t *testing.T) {
 	const printed = `Initializing NVMe Controllers
                                                                                                                Latency(us)
@@ -182,7 +188,7 @@ Total                                                                    :   300
 	assert.ErrorContains(t, err, "no 99th percentile")
 }
 
-// Without SPDK the goals of ranks beside it are those that are promised with it.
+// TestRanksWithoutSPDK checks that the goals are listed as not measured if SPDK is not installed.
 func TestRanksWithoutSPDK(t *testing.T) {
 	e := &Env{SPDK: t.TempDir()}
 	e.Ranks = 4

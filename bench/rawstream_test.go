@@ -11,7 +11,7 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// counting counts what reaches a queue, and how much of it at most is in flight.
+// counting is a queue that counts the commands, and the largest number of commands in flight.
 type counting struct {
 	nvmf.Queue
 	seen          map[nvmf.LBA]int
@@ -28,15 +28,16 @@ func (c *counting) Submit(cmds []*nvmf.Command) {
 }
 
 func (c *counting) Wait(cmds []*nvmf.Command) error {
-	c.busy = 0 // a device in memory is done with all of it
+	c.busy = 0 // a device in memory has completed all commands
 	return c.Queue.Wait(cmds)
 }
 
+// TestStream checks the number of commands, their blocks, and the number of commands in flight.
 func TestStream(t *testing.T) {
 	dev, err := memdev.New(8*nvmf.MiB, 4096, memdev.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	q, err := newRawQueue(t.Context(), dev, 1, 2) // the second half
+	q, err := newRawQueue(t.Context(), dev, 1, 2) // rank 1 of 2 has the second half
 	require.NoError(t, err)
 	defer q.queue.Close()
 	for _, c := range []struct{ depth, count int }{{1, 5}, {8, 1024}, {8, 1500}, {32, 7}} {
@@ -65,7 +66,8 @@ func TestStream(t *testing.T) {
 	assert.NoError(t, err, "a path")
 }
 
-// TestDriverWithoutSPDK: the goals are those that are promised with it.
+// TestDriverWithoutSPDK checks that the goals of the drivers are listed as not measured if SPDK is
+// not installed.
 func TestDriverWithoutSPDK(t *testing.T) {
 	g := &goalRun{Env: &Env{SPDK: t.TempDir()}, res: &result.Result{}}
 	require.NoError(t, g.spdkDriver(t.Context()))
@@ -76,7 +78,8 @@ func TestDriverWithoutSPDK(t *testing.T) {
 	}
 }
 
-// TestRankWithoutSPDK: as TestDriverWithoutSPDK.
+// TestRankWithoutSPDK checks that the goals of a rank are listed as not measured, with a reason, if
+// SPDK is not installed.
 func TestRankWithoutSPDK(t *testing.T) {
 	g := &goalRun{Env: &Env{SPDK: t.TempDir()}, res: &result.Result{}}
 	require.NoError(t, g.spdkRank(t.Context()))

@@ -102,8 +102,8 @@ type replayed struct {
 	records int
 	pages   uint64
 	mounts  stats.Sample
-	state   nvmf.Bytes   // of the state checkpoint taken afterwards,
-	loads   stats.Sample // and the mounts after it; for creates only
+	state   nvmf.Bytes   // size of the state checkpoint that is taken afterwards; for creates only
+	loads   stats.Sample // seconds of the mounts after it; for creates only
 }
 
 // crashed runs a workload on an empty partition and mounts the result.

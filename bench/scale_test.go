@@ -15,6 +15,7 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
+// TestScaleShows checks that the tables and plots of a prediction are valid.
 func TestScaleShows(t *testing.T) {
 	predictions, err := predict(t.Context(), model.PaperFabric, model.Costs{RankMessages: 136, FormatMessages: 100,
 		MountOne: 5 * time.Millisecond, MountEach: time.Millisecond, Home: 4, Efficiency: 0.9}, 100_000)
@@ -28,6 +29,7 @@ func TestScaleShows(t *testing.T) {
 	require.NoError(t, r.Check())
 }
 
+// TestScaleStops checks that the end of the context ends a prediction.
 func TestScaleStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -35,7 +37,7 @@ func TestScaleStops(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// What can be measured without another process.
+// TestScaleMeasures checks the measurements that need no other process.
 func TestScaleMeasures(t *testing.T) {
 	m := measuring{env: &Env{}, res: &result.Result{}}
 	m.table.Columns = []result.Column{{}}
@@ -52,6 +54,7 @@ func TestScaleMeasures(t *testing.T) {
 	assert.Len(t, read, 15)
 }
 
+// TestProcess checks the processor time and the memory of a process.
 func TestProcess(t *testing.T) {
 	begin := processTime(os.Getpid())
 	assert.Eventually(t, func() bool { return processTime(os.Getpid()) > begin }, time.Minute, time.Millisecond)

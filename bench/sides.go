@@ -89,11 +89,11 @@ func (s *side) do(ctx context.Context, what string, w work, k, flag int) (worker
 	return round, nil
 }
 
-// taken has the rounds of a side.
+// taken has the rounds of a side that were measured.
 type taken struct {
 	write, read []workers.Round
 	cached      bool // a read may come from the memory of the rank's host
-	memory      bool // of the side
+	memory      bool // the side's files are in the memory of the rank's host
 }
 
 // inTurns lets all sides write and then read, round after round. Another side is first in each

@@ -276,7 +276,7 @@ func parsePerf(out []byte) (float64, error) {
 var spdkLoads = []struct {
 	name string
 	load
-	both float64 // initiator and target beside SPDK's; 0: there is no goal
+	both float64 // goal for our initiator and target, as a multiple of SPDK's rate; 0: none
 }{
 	{"write 1 MiB", load{false, nvmf.MiB, 800}, 1.5},
 	{"write 32 KiB", load{false, 32 * nvmf.KiB, 8000}, 1.6},
@@ -321,7 +321,7 @@ type spdkTrial struct {
 	*Env
 	tool    string
 	theirs  *spdkNamespace
-	target  nvmf.TransportID // ours
+	target  nvmf.TransportID // the namespace of our target
 	mixed   *side
 	ours    *side
 	closers []io.Closer
@@ -330,7 +330,7 @@ type spdkTrial struct {
 // spdkSize is the size of a namespace.
 const spdkSize = 512 * nvmf.MiB
 
-// besideSPDK starts both targets; nil, and the reason, if there is no SPDK.
+// besideSPDK starts both targets. Without SPDK it returns nil and the reason.
 func (g *goalRun) besideSPDK(ctx context.Context) (t *spdkTrial, why string, err error) {
 	tool, err := g.findSPDK(spdkPerf)
 	if err != nil {

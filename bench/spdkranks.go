@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Ranks that share this machine's cores with the target: SPDK's programs beside ours. SPDK's target
+// Ranks that share this machine's cores with the target: SPDK's programs and ours. SPDK's target
 // polls the first core and never shares it. As many processes of SPDK's initiator as there are
 // ranks poll on the other cores in turns. An application's ranks are processes, so the goal is to
 // be faster than these. One process that polls a queue for each rank is the best that SPDK can do,
@@ -36,7 +36,7 @@ var ranksLoads = []struct {
 }
 
 // perfTime is the duration of SPDK's tool in seconds. Several processes of the tool cannot be
-// started at the same instant, so their work has to be long beside the differences of their starts.
+// started at the same instant, so their work has to take much longer than the differences of their starts.
 const perfTime = "1"
 
 // ranksRounds is the number of rounds.

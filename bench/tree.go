@@ -119,7 +119,7 @@ func (t *treeRun) ratio(what string, limit float64, ours, beside stats.Sample, a
 	return nil
 }
 
-// Limits beside --view=rank: for a whole checkpoint, and for calls on the same path.
+// Limits as shares of the rate with --view=rank: for a whole checkpoint, and for calls on the same path.
 const (
 	checkpointShare = 0.98
 	samePath        = 0.99

@@ -51,8 +51,8 @@ func (r *treeRanks) ofNext(s *side) *side {
 	return &next
 }
 
-// sharedFiles measures files that all ranks write, and files of other ranks, beside one file for
-// each rank, in one tree.
+// sharedFiles compares files that all ranks write, and files of other ranks, with one file for each
+// rank, in one tree.
 func (r *treeRanks) sharedFiles(ctx context.Context) error {
 	writers := r.sharedSides()
 	readers := []*side{writers[0]}

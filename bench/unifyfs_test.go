@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// What is not there is named, and how to get it.
+// TestFindUnifyFS checks that the error names the missing part of UnifyFS, and how to get it.
 func TestFindUnifyFS(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "bin")
 	t.Setenv("PATH", bin)
@@ -32,7 +32,8 @@ func TestFindUnifyFS(t *testing.T) {
 	assert.Equal(t, []string{filepath.Join(bin, "unifyfsd"), filepath.Join(lib, unifyfsLibrary)}, []string{server, library})
 }
 
-// A server that does not start, and ranks that its library does not mount anything in, are no side.
+// TestBrokenUnifyFS checks the errors for a server that does not start, and for a library that
+// mounts nothing.
 func TestBrokenUnifyFS(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting takes root")
@@ -56,7 +57,8 @@ func TestBrokenUnifyFS(t *testing.T) {
 	}
 }
 
-// Its ranks write and read more than their logs hold at a time, and nothing of it is left.
+// TestUnifyFS lets ranks with UnifyFS write and read more than their logs can hold at a time. No
+// file of it may be left afterwards.
 func TestUnifyFS(t *testing.T) {
 	if _, _, err := findUnifyFS(); err != nil {
 		t.Skip(err)
@@ -71,7 +73,7 @@ func TestUnifyFS(t *testing.T) {
 	for k := range 5 {
 		_, err := s.write(t.Context(), w, k)
 		require.NoError(t, err)
-		_, err = s.read(t.Context(), w, k) // compares what it reads
+		_, err = s.read(t.Context(), w, k) // also compares the data
 		require.NoError(t, err)
 	}
 	logs, err := filepath.Glob("/dev/shm/logio_mem.*")

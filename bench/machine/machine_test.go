@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made is a machine of files.
+// made returns a machine whose file system has the given files.
 func made(t *testing.T, files map[string]string) system {
 	root := t.TempDir()
 	for name, content := range files {
@@ -21,6 +21,7 @@ func made(t *testing.T, files map[string]string) system {
 	return system{root: root, ask: func(context.Context, string, ...string) string { return "" }}
 }
 
+// TestSystem checks the description of a machine.
 func TestSystem(t *testing.T) {
 	cache := "sys/devices/system/cpu/cpu0/cache/"
 	s := made(t, map[string]string{
@@ -45,6 +46,7 @@ func TestSystem(t *testing.T) {
 	assert.Equal(t, "Example Linux 3", s.distribution())
 }
 
+// TestNothingThere checks that unknown properties are left out.
 func TestNothingThere(t *testing.T) {
 	s := made(t, nil)
 	assert.Equal(t, "unknown model, 4 usable", s.cpu(4))
@@ -53,6 +55,7 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
+// TestVersion checks the versions that are found in the output of programs.
 func TestVersion(t *testing.T) {
 	for said, want := range map[string]string{
 		"":                                "not in PATH",
@@ -68,12 +71,14 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// TestAsk checks the output of programs that succeed, fail or do not exist.
 func TestAsk(t *testing.T) {
 	assert.Equal(t, "one\n\n", ask(t.Context(), "echo", "one"))
 	assert.Empty(t, ask(t.Context(), "/nonexistent/program"))
 	assert.Equal(t, "two\n\n", ask(t.Context(), "sh", "-c", "echo two >&2; exit 1"))
 }
 
+// TestDescribe checks that the description of this machine has the most important properties.
 func TestDescribe(t *testing.T) {
 	facts := map[string]string{}
 	for _, f := range Describe(t.Context()) {

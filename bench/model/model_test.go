@@ -34,7 +34,8 @@ func place(t *testing.T, name string) Placement {
 	return Placement{}
 }
 
-// Nothing is lost or made up, and the same comes out again.
+// TestPlacementsPlaceEverything checks that the loads of a placement have the size of all files,
+// and that a placement is deterministic.
 func TestPlacementsPlaceEverything(t *testing.T) {
 	for _, p := range Placements {
 		for _, ranks := range []int{0, 1, 7, 8, 28, 448, 5000} {
@@ -55,6 +56,7 @@ func TestPlacementsPlaceEverything(t *testing.T) {
 	}
 }
 
+// TestRoundRobinIsEven checks that loads of round robin are equal, or differ by one rank.
 func TestRoundRobinIsEven(t *testing.T) {
 	for _, ranks := range []int{8, 56, 112, 448, 1 << 20} {
 		assert.Zero(t, variation(roundRobin(ranks, 8, 1000, 0)))
@@ -64,8 +66,8 @@ func TestRoundRobinIsEven(t *testing.T) {
 	assert.InDelta(t, 4/3.5, Slowest(loads), 1e-9)
 }
 
-// A hash that spreads evenly has the deviation of as many throws of a die:
-// sqrt((T-1)/N) of the mean.
+// TestHashesSpreadLikeDice checks the deviation of hashes that spread evenly. It is that of throws
+// of a die with T sides: for N ranks on T targets sqrt((T-1)/N) of the mean.
 func TestHashesSpreadLikeDice(t *testing.T) {
 	for _, name := range []string{"hash ranges", "jump hash"} {
 		p := place(t, name)
@@ -78,12 +80,13 @@ func TestHashesSpreadLikeDice(t *testing.T) {
 			assert.InEpsilon(t, want, v.Mean(), 0.12, "%s, %d ranks", name, ranks)
 		}
 	}
-	// A ring's own shares differ, whatever the number of ranks.
+	// The targets' shares of a hash ring differ, for any number of ranks.
 	assert.Greater(t, variation(hashRing(100_000, 8, 1, 0)), 0.03)
-	// Striping is next to even for large files.
+	// Striping gives nearly equal loads for large files.
 	assert.Less(t, variation(striping(28, 8, 156<<20+1000, 0)), 0.001)
 }
 
+// TestTrialsDiffer checks that placements by names differ between trials.
 func TestTrialsDiffer(t *testing.T) {
 	for _, name := range []string{"hash ranges", "jump hash", "hash ring"} {
 		p := place(t, name)
@@ -91,7 +94,8 @@ func TestTrialsDiffer(t *testing.T) {
 	}
 }
 
-// When a bucket is added, keys move into it and nowhere else.
+// TestJump checks that an additional bucket gets keys from the others, and that no key moves
+// between these.
 func TestJump(t *testing.T) {
 	assert.Equal(t, 0, Jump(12345, 1))
 	for key := range uint64(2000) {
@@ -109,6 +113,7 @@ func TestJump(t *testing.T) {
 var costs = Costs{RankMessages: 60, RankBytes: 9000, FormatMessages: 300, MountOne: 3 * time.Millisecond, MountEach: 100 * time.Microsecond,
 	FormatBase: 2 * time.Millisecond, Format: time.Microsecond, Poll: 20 * time.Millisecond, Home: 10 * time.Nanosecond, Efficiency: 0.95}
 
+// TestPredict compares a prediction with values that were computed by hand.
 func TestPredict(t *testing.T) {
 	o := Job{448, 156 << 20}.Predict(PaperFabric, costs)
 	assert.Equal(t, 4, o.Targets)
@@ -122,6 +127,7 @@ func TestPredict(t *testing.T) {
 	assert.Equal(t, "the media", o.Limit)
 }
 
+// TestPredictOne checks the prediction for a single rank.
 func TestPredictOne(t *testing.T) {
 	o := Job{1, 1 << 20}.Predict(PaperFabric, costs)
 	assert.Equal(t, 1, o.Targets)
@@ -131,8 +137,8 @@ func TestPredictOne(t *testing.T) {
 	assert.Equal(t, o.Restart+2*time.Millisecond+time.Microsecond, o.Start, "nobody waits for anybody")
 }
 
-// What a million ranks do to one target is what a hundred do; only MPI's
-// collectives grow, with the logarithm.
+// TestPredictScales checks that the load of a target does not grow beyond a number of ranks, and
+// that the start grows only with the depth of MPI's collectives.
 func TestPredictScales(t *testing.T) {
 	var last Prediction
 	for n := 1; n <= 1_000_000; n *= 10 {
@@ -153,6 +159,7 @@ func TestPredictScales(t *testing.T) {
 	assert.Equal(t, 2*20, last.Depth)
 }
 
+// TestLimits checks which part of the hardware is named as the bottleneck.
 func TestLimits(t *testing.T) {
 	slowLink := PaperFabric
 	slowLink.TargetLink = 1e9
@@ -162,7 +169,7 @@ func TestLimits(t *testing.T) {
 	assert.Equal(t, "the ranks' network", Job{448, 1 << 20}.Predict(fast, costs).Limit)
 }
 
-// The model's sizes are those of the code.
+// TestSizes compares the sizes of structures in the model with those in the code.
 func TestSizes(t *testing.T) {
 	mapping, err := balancer.RoundRobin(2, 1)
 	require.NoError(t, err)
@@ -172,6 +179,7 @@ func TestSizes(t *testing.T) {
 	assert.EqualValues(t, 2*(4096+4096), tableBytes(112))
 }
 
+// TestParseFabric checks which descriptions of a fabric are accepted.
 func TestParseFabric(t *testing.T) {
 	f, err := ParseFabric(FabricSyntax)
 	require.NoError(t, err)
@@ -192,7 +200,8 @@ func TestParseFabric(t *testing.T) {
 	}
 }
 
-// One index answers one after another: what it costs grows with the ranks, and so does how many it would take.
+// TestTree checks that the costs of one index, which answers one request after another, and the
+// number of indexes that would be needed grow with the number of ranks.
 func TestTree(t *testing.T) {
 	c := IndexCosts{Trip: 20 * time.Microsecond, Open: 50 * time.Microsecond, Create: 100 * time.Microsecond, Publish: 100 * time.Microsecond,
 		Hello: 50 * time.Microsecond, Look: 10 * time.Microsecond, MountName: time.Microsecond, Name: 400}

@@ -8,6 +8,7 @@ import (
 	"nvmecr/bench/result"
 )
 
+// TestBeside checks the texts of numbers of the paper.
 func TestBeside(t *testing.T) {
 	assert.Equal(t, result.Claim{What: Memory.What, Paper: "506 MB (404 MB for inodes, 102 MB for the B+Tree)", Source: "section IV.G", Here: "3 MiB"},
 		Memory.Beside("%d MiB", 3))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// TestNothingInAPipe checks that nothing is written to a pipe, and that a nil bar can be used.
 func TestNothingInAPipe(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -30,6 +31,7 @@ func TestNothingInAPipe(t *testing.T) {
 	Start(nil).Show("", 2)
 }
 
+// TestOnATerminal checks the output on a terminal.
 func TestOnATerminal(t *testing.T) {
 	master, slave := terminal(t)
 	b := Start(slave)
@@ -53,6 +55,7 @@ func TestOnATerminal(t *testing.T) {
 	assert.Contains(t, all.String(), "round 3  99%")
 }
 
+// terminal returns both sides of a pseudo-terminal.
 func terminal(t *testing.T) (master, slave *os.File) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

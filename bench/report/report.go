@@ -2,8 +2,8 @@
 // HTML page that contains its plots.
 //
 // All three have the same content in the same order. A result begins with its finding. Then follow
-// the goals, who was faster and why, the plots, the tables, the paper's numbers beside ours, notes,
-// and what was not measured and why. A peer that wins is named as plainly as a goal that was
+// the goals, who was faster and why, the plots, the tables, the paper's numbers with ours, notes,
+// and the missing measurements with reasons. A peer that wins is named as plainly as a goal that was
 // missed.
 //
 // All functions are safe for concurrent use.
@@ -257,7 +257,7 @@ func here(c result.Claim) string {
 	return c.Here
 }
 
-// promised is the number of goals, without the values that only stand beside them.
+// promised is the number of goals, without the values that are only for comparison.
 func promised(goals []result.Goal) int {
 	n := 0
 	for _, g := range goals {

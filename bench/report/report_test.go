@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files again")
 
-// sample has everything a report can have.
+// sample returns a report that has everything a report can have.
 func sample() *result.Report {
 	measure := func(v, low, high float64) result.Measure {
 		return result.Measure{Value: v, Low: low, High: high, N: 9}
@@ -106,6 +106,7 @@ func golden(t *testing.T, name string, got []byte) {
 	assert.Equal(t, string(want), string(got), "%s differs; see it, then: go test ./bench/report -update", path)
 }
 
+// TestGolden compares all forms of a report with golden files.
 func TestGolden(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, Save(dir, sample()))
@@ -125,6 +126,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestPageStandsAlone checks that the HTML page needs no other file, and some of its content.
 func TestPageStandsAlone(t *testing.T) {
 	var page bytes.Buffer
 	require.NoError(t, HTML(&page, sample()))
@@ -147,7 +149,7 @@ func TestPageStandsAlone(t *testing.T) {
 	assert.NotContains(t, text, "#0101", "a colour without a name")
 }
 
-// One result alone has no summary to repeat.
+// TestOneResult checks that a report of one result has no summary, which would only repeat it.
 func TestOneResult(t *testing.T) {
 	r := sample()
 	r.Results = r.Results[:1]
@@ -157,8 +159,8 @@ func TestOneResult(t *testing.T) {
 	assert.Contains(t, page.String(), r.Results[0].Finding)
 }
 
-// A picture is well-formed whatever its texts are, and has no colour left that
-// only a page could know.
+// TestPictures checks that a plot with any texts and values is well-formed SVG, and that no colour
+// depends on a page.
 func TestPictures(t *testing.T) {
 	few := result.Plot{Title: `<"&'>`, X: result.Axis{Name: "<x>"}, Y: result.Axis{Name: "&"}, Series: []result.Series{{Name: "<s>"}}}
 	one := few
@@ -190,6 +192,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
+// TestFound checks the finding of results with and without a text.
 func TestFound(t *testing.T) {
 	full := sample().Results[0]
 	for want, r := range map[string]*result.Result{
@@ -203,6 +206,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
+// TestTicks checks the ticks of axes, and their labels.
 func TestTicks(t *testing.T) {
 	assert.Equal(t, []float64{0, 2000, 4000, 6000}, niceTicks(0, 5500, "MiB/s"))
 	assert.Equal(t, []float64{0, 16, 32, 48, 64}, niceTicks(0, 61, result.Size))
@@ -223,6 +227,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
+// TestSaveSaysWhatIsWrong checks the errors of Save.
 func TestSaveSaysWhatIsWrong(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))

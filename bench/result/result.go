@@ -86,8 +86,8 @@ func Per(amount float64, seconds stats.Sample) Measure {
 type Goal struct {
 	What   string  `json:"what"`
 	Limit  float64 `json:"goal"`
-	AtMost bool    `json:"at_most,omitempty"` // else the limit is the least value
-	// Aside says that this is no goal: it stands beside one for comparison, and Limit has no
+	AtMost bool    `json:"at_most,omitempty"` // Limit is the largest value that reaches the goal; otherwise the smallest
+	// Aside says that this is no goal, but a value for comparison with one: Limit has no
 	// meaning.
 	Aside bool `json:"aside,omitempty"`
 	// Ceiling says that Measured is a share of something that cannot be passed.
@@ -201,7 +201,7 @@ func (c Comparison) Winner() int {
 	return 0
 }
 
-// A Claim is a number of the paper beside the result here.
+// A Claim is a number of the paper with the result of this project.
 type Claim struct {
 	What   string `json:"what"`
 	Paper  string `json:"paper"`  // with its unit

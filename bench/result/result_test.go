@@ -13,6 +13,7 @@ import (
 	"nvmecr/bench/stats"
 )
 
+// TestMeasures checks the measures of a sample.
 func TestMeasures(t *testing.T) {
 	s := stats.Sample{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	assert.Equal(t, Measure{5, 3, 7, 9}, Middle(s))
@@ -23,6 +24,7 @@ func TestMeasures(t *testing.T) {
 	assert.False(t, Middle(stats.Sample{3, 3, 3}).Spread())
 }
 
+// TestVerdict checks the verdict of goals.
 func TestVerdict(t *testing.T) {
 	for _, tt := range []struct {
 		measured Measure
@@ -51,6 +53,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestWinner checks that a comparison has a winner only if the interval of the ratio does not
+// contain 1.
 func TestWinner(t *testing.T) {
 	for want, m := range map[int]Measure{1: {1.5, 1.4, 1.6, 9}, 0: {1.05, 0.98, 1.1, 9}, -1: {0.8, 0.7, 0.9, 9}} {
 		assert.Equal(t, want, Comparison{Ratio: m}.Winner())
@@ -58,6 +62,7 @@ func TestWinner(t *testing.T) {
 	assert.Equal(t, 1, Comparison{Ratio: Measure{Value: 1.1, N: 1}}.Winner())
 }
 
+// TestUnits checks how numbers with a unit are written.
 func TestUnits(t *testing.T) {
 	for _, tt := range []struct {
 		unit Unit
@@ -80,6 +85,7 @@ func TestUnits(t *testing.T) {
 	assert.Equal(t, "", Size.Label())
 }
 
+// TestCells checks the texts of cells.
 func TestCells(t *testing.T) {
 	column := Column{"bandwidth", "MiB/s"}
 	assert.Equal(t, "512", Count(512).Format(column))
@@ -88,6 +94,7 @@ func TestCells(t *testing.T) {
 	assert.Equal(t, "-", None().Format(column))
 }
 
+// TestCheck checks the errors for results that cannot be shown or stored.
 func TestCheck(t *testing.T) {
 	nan := math.NaN()
 	good := Series{Points: []Point{{1, Exactly(2)}}}
@@ -109,6 +116,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestPlotAdd checks that points are added to the series of their name.
 func TestPlotAdd(t *testing.T) {
 	var p Plot
 	p.Add("ours", 1, Exactly(10))
@@ -118,6 +126,7 @@ func TestPlotAdd(t *testing.T) {
 	assert.Equal(t, []Point{{1, Exactly(10)}, {2, Exactly(20)}}, p.Series[0].Points)
 }
 
+// TestJSON checks that a report is unchanged after it was written and read.
 func TestJSON(t *testing.T) {
 	r := &Result{Name: "raw", Title: "Raw", Began: time.Unix(1, 0).UTC(), Took: time.Second,
 		Goals: []Goal{{What: "a < b & c", Limit: 0.9, Unit: Ratio, Measured: Measure{1, 0.9, 1.1, 9}}}}
@@ -140,6 +149,7 @@ func TestJSON(t *testing.T) {
 	assert.Equal(t, report, back)
 }
 
+// TestRead checks the errors for invalid JSON, and for another version.
 func TestRead(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "not JSON": "nonsense", "null": `{"version":1,"results":[null]}`,

@@ -21,7 +21,7 @@ type Column struct {
 type Row struct {
 	Name  string `json:"name"`
 	Cells []Cell `json:"cells"`
-	// Paper marks the paper's own numbers. They are shown beside ours, never
+	// Paper marks the paper's own numbers. They are shown with ours, never
 	// mixed with them.
 	Paper bool `json:"paper,omitempty"`
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestSample checks the statistics of small samples.
 func TestSample(t *testing.T) {
 	tests := []struct {
 		name                           string
@@ -38,6 +39,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestQuantileEnds checks quantiles at the ends of their range and outside of it.
 func TestQuantileEnds(t *testing.T) {
 	s := Sample{4, 2, 8}
 	assert.Equal(t, 2.0, s.Quantile(0))
@@ -46,6 +48,7 @@ func TestQuantileEnds(t *testing.T) {
 	assert.Equal(t, 2.0, s.Quantile(-1))
 }
 
+// TestNothing checks that statistics without a value are NaN.
 func TestNothing(t *testing.T) {
 	var s Sample
 	i := s.MedianInterval()
@@ -54,7 +57,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// The ranks and confidences are those of the tables for the sign test.
+// TestMedianInterval compares intervals with the tables of the sign test.
 func TestMedianInterval(t *testing.T) {
 	for _, tt := range []struct {
 		n, low, high int // ranks, from 1
@@ -75,8 +78,8 @@ func TestMedianInterval(t *testing.T) {
 	}
 }
 
-// An interval of 95 percent contains the true median in as many of many runs,
-// whatever the distribution.
+// TestIntervalHoldsWhatItSays draws many samples from a skewed distribution. The fraction of
+// intervals that contain the true median must be their confidence.
 func TestIntervalHoldsWhatItSays(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -95,6 +98,7 @@ func TestIntervalHoldsWhatItSays(t *testing.T) {
 	assert.InDelta(t, 0.9586, float64(held)/runs, 0.02)
 }
 
+// TestRatios checks the ratios of two samples, and the errors for invalid samples.
 func TestRatios(t *testing.T) {
 	got, err := Ratios(Sample{2, 9}, Sample{1, 3})
 	require.NoError(t, err)

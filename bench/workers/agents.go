@@ -74,7 +74,7 @@ func Gather(ctx context.Context, file string, place store.Proc) (*Agents, error)
 	here, there := net.Pipe()
 	go func() {
 		defer close(a.ended)
-		_ = serveTasks(here) // it ends with the connection
+		_ = serveTasks(here) // returns when the connection ends
 	}()
 	a.add(0, there)
 	for have := 1; have < place.Size; {
@@ -214,7 +214,7 @@ type agentsJob struct {
 	first, all chan struct{}
 }
 
-// over notes that a rank's program has ended.
+// over records that a rank's program has ended.
 func (j *agentsJob) over(rank int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -263,7 +263,7 @@ func (j *agentsJob) end(patience time.Duration) error {
 
 func (j *agentsJob) kill() {
 	for _, g := range j.agents.all {
-		_ = g.tell(task{ID: j.id}) // an agent that is gone has killed its programs
+		_ = g.tell(task{ID: j.id}) // fails if the agent has ended, which has then killed its programs
 	}
 	select {
 	case <-j.all:
@@ -354,7 +354,7 @@ func (s *tasks) run(e task) {
 	}
 	p, err := startProcesses([]*exec.Cmd{command(e.Argv, append(env, e.Env...))}, os.Stderr)
 	if err != nil {
-		_ = s.out.Encode(outcome{e.ID, err.Error()}) // if the connection is gone, nobody needs it
+		_ = s.out.Encode(outcome{e.ID, err.Error()}) // fails if the connection is closed: then no process waits for the outcome
 		return
 	}
 	s.running[e.ID] = p

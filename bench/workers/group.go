@@ -179,7 +179,7 @@ const patience = 20 * time.Second
 // killed, which is an error.
 func (c *Group) Stop() error {
 	for _, m := range c.ranks {
-		_ = m.say("quit") // a rank that is gone has ended
+		_ = m.say("quit") // fails if the rank has ended
 	}
 	c.hangUp()
 	return c.job.end(patience)

@@ -21,7 +21,7 @@ import (
 	"nvmecr/internal/store"
 )
 
-// asRank makes the test binary a rank in Go.
+// asRank is the variable that makes the test program a rank in Go.
 const asRank = "WORKERS_TEST_AS_RANK"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// program is the rank in C, compiled once.
+// program compiles the rank in C once, and returns its path.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "workers-test-")
 	if err != nil {
@@ -75,6 +75,7 @@ func start(t *testing.T, o Options) *Group {
 	return c
 }
 
+// TestCheckpoints checks the files and the measurements of checkpoints.
 func TestCheckpoints(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 3}), t.TempDir()
 	assert.Equal(t, 3, c.Size())
@@ -101,8 +102,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// What another checkpoint, or another rank, wrote is refused; so is damage,
-// where all is compared.
+// TestReadsCompare checks that a read fails for data of another checkpoint or of another rank. A
+// read that compares all bytes must also find damage between the stamps.
 func TestReadsCompare(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 2}), t.TempDir()
 	file := func(rank int) string { return filepath.Join(dir, fmt.Sprint(rank)) }
@@ -128,6 +129,7 @@ func TestReadsCompare(t *testing.T) {
 	assert.ErrorContains(t, read(7, 0, 0), "only 3391 bytes")
 }
 
+// TestOtherOrders checks the commands other than write and read.
 func TestOtherOrders(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 2}), t.TempDir()
 	say := func(command string) (Round, error) { return c.DoAll(t.Context(), command) }
@@ -168,7 +170,8 @@ func TestOtherOrders(t *testing.T) {
 	assert.ErrorContains(t, err, "no such command: dance")
 }
 
-// Those that could do their part are free for the next command.
+// TestOneRefuses checks that no rank begins if one of them refuses its command, and that the other
+// ranks can execute the next command.
 func TestOneRefuses(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 3}), t.TempDir()
 	_, err := c.Do(t.Context(), func(rank int) string {
@@ -190,6 +193,7 @@ func TestOneRefuses(t *testing.T) {
 	assert.Equal(t, 2, r[1].Rank)
 }
 
+// TestBareSockets checks the sockets baseline, also after its server has ended.
 func TestBareSockets(t *testing.T) {
 	path, err := program()
 	require.NoError(t, err)
@@ -216,6 +220,7 @@ func TestBareSockets(t *testing.T) {
 	assert.ErrorContains(t, err, "write tcp:")
 }
 
+// TestRankInGo checks ranks in Go.
 func TestRankInGo(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -227,6 +232,7 @@ func TestRankInGo(t *testing.T) {
 	assert.ErrorContains(t, err, "no such command: subtract; at all")
 }
 
+// TestGone checks the errors after a rank was killed.
 func TestGone(t *testing.T) {
 	path, err := program()
 	require.NoError(t, err)
@@ -238,6 +244,7 @@ func TestGone(t *testing.T) {
 	assert.ErrorContains(t, c.Stop(), "signal: killed")
 }
 
+// TestInterrupted checks that the end of the context ends a command.
 func TestInterrupted(t *testing.T) {
 	path, err := program()
 	require.NoError(t, err)
@@ -252,6 +259,8 @@ func TestInterrupted(t *testing.T) {
 	c.Kill()
 }
 
+// TestThatNeverCome checks the errors if ranks do not connect, or connect with inconsistent
+// numbers.
 func TestThatNeverCome(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o    Options
@@ -277,7 +286,8 @@ func TestThatNeverCome(t *testing.T) {
 	}
 }
 
-// Who does not know the secret is no rank.
+// TestStranger checks that a connection without the secret, or with an invalid rank, is not
+// accepted.
 func TestStranger(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -303,7 +313,8 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// Both MPIs tell ranks apart, and take the environment along.
+// TestLaunchers checks that the MPI launchers give each rank its number, and pass the environment
+// on.
 func TestLaunchers(t *testing.T) {
 	for _, line := range []string{"mpirun.openmpi --oversubscribe -n 3", "mpirun.openmpi --oversubscribe -x HOME -n 3", "mpirun.mpich -n 3"} {
 		t.Run(line, func(t *testing.T) {
@@ -321,8 +332,8 @@ func TestLaunchers(t *testing.T) {
 	}
 }
 
-// The processes of a job meet, start programs in their places, and end with
-// rank 0.
+// TestAgents checks that the processes of a job find each other, start programs in their places,
+// and end with rank 0.
 func TestAgents(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "meet")
 	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1:1\nold\n"), 0o600), "an earlier job's")
@@ -360,6 +371,7 @@ func TestAgents(t *testing.T) {
 	assert.Empty(t, proc.Descendants(os.Getpid()), "nothing outlives them")
 }
 
+// TestJobID checks the id of a job for the environments of launchers.
 func TestJobID(t *testing.T) {
 	none := func() []string { return nil }
 	for _, tt := range []struct {
@@ -379,6 +391,7 @@ func TestJobID(t *testing.T) {
 	}
 }
 
+// TestSpan checks the duration of a round on one host and on several hosts.
 func TestSpan(t *testing.T) {
 	at := func(boot string, begin, end int64) Report {
 		return Report{boot: boot, values: map[string]int64{"begin": begin, "end": end}}

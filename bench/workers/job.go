@@ -88,8 +88,8 @@ func carried(argv, env []string) ([]string, []string) {
 // processes are children of this process.
 type processes struct {
 	cmds []*exec.Cmd
-	over chan struct{} // closed when the first that failed, or the last, has ended
-	all  chan struct{} // closed when all have; err is then set
+	over chan struct{} // closed when a process has failed, or all have ended
+	all  chan struct{} // closed when all have ended; err is then set
 	err  error
 }
 

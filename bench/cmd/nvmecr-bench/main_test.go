@@ -9,7 +9,8 @@ import (
 	"nvmecr/internal/cli"
 )
 
-// TestArguments: what is wrong is told in the words that users type, before anything is measured.
+// TestArguments checks that invalid arguments are refused before anything is measured, with an
+// error that names the flag or the command.
 func TestArguments(t *testing.T) {
 	for args, want := range map[string]string{
 		"frob":                   `unknown command "frob" for "nvmecr bench"; see ` + "`nvmecr bench --help`",
@@ -31,7 +32,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestVariables: flags take their values from variables, as those of nvmecr do.
+// TestVariables checks that flags take their values from environment variables, as the flags of
+// nvmecr do.
 func TestVariables(t *testing.T) {
 	t.Setenv("NVMECR_ROUNDS", "x")
 	root := newRoot()
@@ -39,7 +41,8 @@ func TestVariables(t *testing.T) {
 	assert.ErrorContains(t, root.Execute(), `NVMECR_ROUNDS: `)
 }
 
-// TestHelp: the commands, and their flags, are called what users type.
+// TestHelp checks that help and completion show the commands as users type them: with the name
+// "nvmecr bench".
 func TestHelp(t *testing.T) {
 	for args, want := range map[string][]string{
 		"":                  {"  nvmecr bench [command]", "  checkpoint  ", "  report  ", "Use \"nvmecr bench [command] --help\""},

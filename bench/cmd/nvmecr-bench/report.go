@@ -80,7 +80,7 @@ func (o *reportOptions) report(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.out, 0o777); err != nil { // before half an hour of measurements
+	if err := os.MkdirAll(o.out, 0o777); err != nil { // fails before the measurements, which take half an hour
 		return fmt.Errorf("--out: %w", err)
 	}
 	r, err := o.measure(ctx, cmd, func(ctx context.Context, r *result.Report) error {
