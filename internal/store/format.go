@@ -168,7 +168,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 // writeNew writes the table of a namespace that has none.
 func writeNew(ctx context.Context, dev nvmf.Device, cfg *config.Config, table *parttable.Table) error {
 	blank := superblocks(table.FileSystems())
-	if start, length := mirror.States(dev.Identity()); !cfg.CopiesSync && length > 0 { // old data there could make a later mount take dev for a side of a mirror
+	if start, length := mirror.States(dev.Identity()); !cfg.CopiesSync && length > 0 { // old states could make dev look like a side of a mirror
 		blank = append(blank, parttable.Range{Start: start, Length: length})
 	}
 	if err := parttable.Begin(ctx, dev, blank); err != nil {
