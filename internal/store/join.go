@@ -64,7 +64,7 @@ func join(ctx context.Context, cfg *config.Config) (joined bool, err error) {
 		case time.Since(begin) > cfg.Timeout:
 			return false, fmt.Errorf("store %q is in use by %v, which is of job %q, too, and is not ready after %v (--timeout): see what it waits for, or end it", cfg.Name, run, cfg.Job, cfg.Timeout)
 		}
-		// The first process may still be formatting its targets. look finds out whether it lives.
+		// The first process may still be formatting its targets. look decides whether that process lives.
 		if err := sleep(ctx, beatInterval/4); err != nil {
 			return false, err
 		}

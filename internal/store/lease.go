@@ -102,10 +102,10 @@ type watch struct {
 	cfg      *config.Config
 	say      func(format string, args ...any)
 	found    []*runrecord.Found // the records of the last sweep, by target
-	told     bool
-	who      string        // the run that may live, for the message
-	interval time.Duration // between two renewals of its record
-	patience time.Duration // how long to wait for a renewal; 0: all runs have ended
+	told     bool               // the message about the wait was printed
+	who      string             // the run that may live, for the message
+	interval time.Duration      // between two renewals of its record
+	patience time.Duration      // how long to wait for a renewal; 0: all runs have ended
 }
 
 // sweep reads all records once. It fails with *InProgressError for a run that is known to live.

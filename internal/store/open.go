@@ -28,11 +28,11 @@ type Options struct {
 	// first rank, or with an error if there will be no table. It is called on the goroutine that called Open. Without
 	// it the table is polled for.
 	Formatted func() error
-	// OnYield is called when another process of this rank asks for the partition p, on a goroutine of its own, perhaps
-	// before the caller of Open has seen p. It closes p and returns true, or returns false. If OnYield is nil the
+	// OnYield is called when another process of this rank asks for the partition p. The call is on a goroutine of its own, and may come
+	// before Open has returned p. OnYield closes p and returns true, or returns false. If OnYield is nil the
 	// partition is kept.
 	OnYield func(p *Partition) bool
-	// Note is sent to other processes of this rank that ask while the partition is in use: they get an *owner.BusyError
+	// Note is sent to other processes of this rank that ask for the partition while it is in use: they get an *owner.BusyError
 	// with it.
 	Note string
 	// Keep are files without a name that the previous process of the partition has handed over: see microfs.Options.
@@ -143,7 +143,7 @@ type opener struct {
 // locate finds the rank's home. A reader from outside of the job searches the tables.
 func (o *opener) locate() error {
 	if o.proc.Size == 0 && o.opts.ReadOnly || o.proc.Rank == parttable.Singleton {
-		return nil // the first target
+		return nil // the search begins with the first target
 	}
 	var err error
 	if o.mapping, err = mapRanks(o.cfg, o.cfg.Mapping, o.proc.Size); err != nil {

@@ -59,7 +59,7 @@ var launchers = []struct {
 	{rank: "RANK", sizes: []string{"WORLD_SIZE"}, where: has("LOCAL_RANK")},
 }
 
-// has returns a condition that a variable is set.
+// has returns the condition that a variable is set.
 func has(name string) func(getenv func(string) string) bool {
 	return func(getenv func(string) string) bool { return getenv(name) != "" }
 }

@@ -27,7 +27,7 @@ type Lease struct {
 	parts []*leasePart
 	life  context.Context // until End
 	stop  context.CancelFunc
-	kept  bool                          // it is renewed in the background
+	kept  bool                          // the records are being renewed in the background
 	job   atomic.Pointer[runrecord.Job] // set by Lease.Open
 	ended sync.WaitGroup
 	lost  sync.Once // for the one message that another run has the store
@@ -40,8 +40,8 @@ type Lease struct {
 // A pace has the intervals of a lease.
 type pace struct {
 	beat time.Duration // between renewals
-	// quiesce is the wait before the last read. A run that read the records before ours was written has written its own
-	// by then; with reservations it has removed us from the registrants, however long that takes.
+	// quiesce is the wait before the last read. A run that read the records before this run wrote its record has written its own
+	// by then. With reservations that run has also removed this run from the registrants, however long that takes.
 	quiesce func(ctx context.Context, reserved bool) error
 }
 
@@ -234,7 +234,7 @@ func (p *leasePart) confirm(ctx context.Context) error {
 	}))
 }
 
-// A run that has taken the reservation from us writes its record within a moment. This run waits for that record, to
+// A run that has taken the reservation from this run writes its record within a moment. This run waits for that record, to
 // name the other run in its error.
 const (
 	introductions = 20
