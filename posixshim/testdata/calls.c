@@ -35,7 +35,7 @@ static long print(const char *what, long value)
 	return value;
 }
 
-/* in returns the path of a name below the directory; four at a time. */
+/* in returns the path of a name below the directory, in one of four buffers. */
 static char *in(const char *name)
 {
 	static char buf[4][4096];

@@ -105,7 +105,7 @@ static void outlived(void)
 	show("outlived");
 }
 
-/* Both append at once; an unlinked file is there until both have closed it. */
+/* Parent and child append at the same time. An unlinked file exists until both have closed it. */
 static void together(void)
 {
 	int fd = open(in("together"), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -332,7 +332,7 @@ static void unflushed(void)
 	if (child == 0) {
 		int fd = open(in("kept"), O_RDWR | O_CREAT, 0600);
 
-		if (fork() == 0) { /* the child has the file a little longer */
+		if (fork() == 0) { /* the child keeps the file open a little longer than the parent */
 			close(ready[0]);
 			close(1);
 			usleep(100000);

@@ -118,7 +118,7 @@ static void suspend(void)
 /* SIGPROF, sent to threads as profilers do. Hardly any is lost while another signal is blocked until the end of a call. */
 
 static sem_t profiled;
-static _Atomic int calls; /* how many have ended */
+static _Atomic int calls; /* number of calls that have returned */
 
 static void profiles(int signum)
 {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Programs whose standard streams are files below $1. The shell has not used the mount before.
+# Runs programs whose standard streams are files below $1. The shell has not used the mount before.
 d=$1
 shell=$2
 $shell -c "cat > $d/in" <<END

@@ -1,5 +1,5 @@
 #!/bin/sh
-# $2 with its standard streams in files of the directory $1.
+# Runs $2 with its standard streams in files of the directory $1.
 d=$1
 for how in dup2 used unbuffered freopen append open both closed exit exec error; do
 	"$2" $how "$d/$how"
