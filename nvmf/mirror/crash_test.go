@@ -36,7 +36,7 @@ func mount(dev *Device) (*microfs.FS, error) {
 	return fs, err
 }
 
-// files returns what is there, by name.
+// files returns the contents of the files f0, f1, ... that exist, by name.
 func files(t *testing.T, fs *microfs.FS, names int) map[string][]byte {
 	all := map[string][]byte{}
 	for i := range names {
@@ -55,8 +55,8 @@ func files(t *testing.T, fs *microfs.FS, names int) map[string][]byte {
 	return all
 }
 
-// TestFileSystem cuts both sides off in the middle of a workload, at different writes. Everything acknowledged is there after the next
-// mount; and whatever that mount has shown is on either side by itself.
+// TestFileSystem cuts off both sides in the middle of a workload, at different writes. All durable files must be there after the
+// next mount. Each side by itself must have the same files that this mount has shown.
 func TestFileSystem(t *testing.T) {
 	t.Parallel()
 	const names = 6
@@ -92,7 +92,7 @@ func TestFileSystem(t *testing.T) {
 			saved[touched] = want
 		}
 		name := fmt.Sprintf("round %d seed %d: %v", round, seed, err)
-		_ = fs.Unmount() // both sides are off: nothing of it comes through
+		_ = fs.Unmount() // fails, since both sides are cut off
 		for s := range 2 {
 			require.NoError(t, p.sides[s].Crash(seed))
 			p.sides[s].Heal()
@@ -118,7 +118,7 @@ func TestFileSystem(t *testing.T) {
 	}
 }
 
-// rewrite replaces a file, durably.
+// rewrite replaces the contents of a file, and makes them durable.
 func rewrite(fs *microfs.FS, name string, b []byte) error {
 	f, err := fs.Open(microfs.RootIno, name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -128,7 +128,7 @@ func rewrite(fs *microfs.FS, name string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// alike requires that a copy of one side, by itself, shows the same files.
+// alike requires that a mount of a copy of one side, without the other one, shows the files in shown. It returns the files found.
 func alike(t *testing.T, p *pair, side int, shown map[string][]byte, names int, name string) map[string][]byte {
 	single := newPair(t)
 	copy(single.mem[side].Bytes(), p.mem[side].Bytes())

@@ -13,16 +13,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// none is the number of the side that is alone where both are there.
+// none stands for the number of the side that is used alone while both sides are used.
 const none = -1
 
-// Options say how a mirror is opened.
+// Options are the options of Open.
 type Options struct {
 	ReadOnly bool
-	// Fresh makes a new mirror of two sides that do not fit together, or lack something: what they have is about to be given up.
+	// Fresh makes a new mirror of two sides that belong to different mirrors or lack data. Their contents are lost.
 	Fresh bool
-	// Patience is how long a side that is lost is waited for while the other one is there. It has to be less than what the owner of a
-	// queue waits for a reset.
+	// Patience is how long the mirror tries to reach a lost side while the other one is reachable. Patience has to be shorter than the
+	// time that the owner of a queue allows for a reset.
 	Patience time.Duration
 }
 
@@ -34,17 +34,17 @@ type Device struct {
 	mirror   uuid.UUID
 
 	closed  atomic.Bool
-	owed    atomic.Pointer[state] // is written before anything else; nil: none
-	alone   atomic.Int32          // the side that is alone, or none
+	owed    atomic.Pointer[state] // a state still to be written, before any other write; nil: none
+	alone   atomic.Int32          // the side that is used alone, or none
 	healing atomic.Bool           // see Heal
-	from    atomic.Int32          // see ReadFrom, or none
-	mu      sync.Mutex            // held while a side is given up
+	from    atomic.Int32          // the side of ReadFrom, or none
+	mu      sync.Mutex            // held while the state of a side is written, or a side is given up
 	told    func(lost int, cause error)
 }
 
 var _ nvmf.Reserver = (*Device)(nil)
 
-// identify makes the identity of the mirror.
+// identify computes the identity of the mirror from those of its sides.
 func (d *Device) identify(st *state) error {
 	id := &d.identity
 	for s, dev := range d.sides {
@@ -75,10 +75,10 @@ func (d *Device) identify(st *state) error {
 	return nil
 }
 
-// Identity is that of the mirror: what both sides can do.
+// Identity returns the identity of the mirror. Its limits and features are those that both sides support.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
-// Alone returns the side that has gone on alone; false if both are there.
+// Alone returns the side that is used alone, or false if both are used.
 func (d *Device) Alone() (side int, ok bool) {
 	side = int(d.alone.Load())
 	return side, side != none
@@ -91,10 +91,12 @@ func (d *Device) New() bool { st := d.owed.Load(); return st != nil && st.mode =
 // writes.
 func (d *Device) OnAlone(f func(lost int, cause error)) { d.told = f }
 
-// Heal has what is read from one side written to the other one, until it is called with false. The caller is the only one that writes there.
+// Heal makes each read write its data to the other side, until Heal is called with false. The caller has to be the only writer of the
+// blocks that it reads.
 func (d *Device) Heal(on bool) { d.healing.Store(on) }
 
-// ReadFrom has queues that are opened from now on read one side, also where that is damaged and the other one is not. It fails if that side does not count.
+// ReadFrom restricts reads to one side, for queues that are opened from now on. They do not read the other side even after a media
+// error. ReadFrom fails if that side is not used.
 func (d *Device) ReadFrom(side int) error {
 	if !d.uses(side) {
 		return fmt.Errorf("side %d of the mirror: %w", side, ErrOneSide)
@@ -105,7 +107,7 @@ func (d *Device) ReadFrom(side int) error {
 
 func (d *Device) side(s int) Side { return Side{d.sides[s], s} }
 
-// uses reports whether a side counts.
+// uses reports whether a side is used: it has all data, as far as this process knows.
 func (d *Device) uses(s int) bool { a := d.alone.Load(); return a == none || a == int32(s) }
 
 // Close closes both sides.
@@ -116,11 +118,11 @@ func (d *Device) Close() error {
 	return errors.Join(closeDevice(d.sides[0]), closeDevice(d.sides[1]))
 }
 
-// stateTimeout is how long the side that is left may take to record that.
+// stateTimeout limits the time for writing a state.
 const stateTimeout = 10 * time.Second
 
-// lose gives a side up: before anything is written to the other one alone that says so. Where that knows that it
-// is the one that was given up, it fails.
+// lose gives up the side s, and records first on the other side that this one is used alone. It fails if the other side
+// has a record that it is outdated itself.
 func (d *Device) lose(s int, cause error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,7 +131,7 @@ func (d *Device) lose(s int, cause error) error {
 	case other:
 		return nil
 	case s:
-		return cause // there is no other one
+		return cause // no other side is left
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
 	defer cancel()
@@ -138,7 +140,7 @@ func (d *Device) lose(s int, cause error) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", cause, err)
 	case st == nil:
-		return cause // a mirror that was never written to
+		return cause // the mirror was never written to
 	case st.mirror != d.mirror:
 		return fmt.Errorf("%w: %w", cause, nvmf.ErrNamespaceChanged)
 	case st.mode == stale:
@@ -155,7 +157,7 @@ func (d *Device) lose(s int, cause error) error {
 	return nil
 }
 
-// goOn makes the device use a side alone, since the side has a record of that.
+// goOn makes the device use the side s alone, after another process has recorded that on the side.
 func (d *Device) goOn(s int, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,10 +166,11 @@ func (d *Device) goOn(s int, cause error) {
 	}
 }
 
-// retryPause is between attempts to reach a side.
+// retryPause is the pause between attempts to reach a side.
 const retryPause = 50 * time.Millisecond
 
-// each calls f for the sides that count. One that cannot be reached while the other one can is tried again for Options.Patience, and then given up.
+// each calls f for the sides that are used. If only one side can be reached, each retries the other side for Options.Patience, and then
+// gives that side up.
 func (d *Device) each(ctx context.Context, f func(s int) error) error {
 	var done [2]bool
 	for begin := time.Now(); ; {
@@ -220,7 +223,8 @@ func (d *Device) reserver(ctx context.Context, f func(nvmf.Reserver) error) erro
 	})
 }
 
-// record writes the state that opening has decided on: when something is about to be written, since the namespaces may be reserved for others before.
+// record writes the state that Open has decided on. Open itself does not write it, since other hosts may hold the reservations of the
+// namespaces until this process writes.
 func (d *Device) record() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -268,7 +272,7 @@ func (d *Device) Advance(ctx context.Context) error {
 	})
 }
 
-// Level makes a part of the mirror the same on both sides, after a crash: the caller is the only one that writes there.
+// Level makes a part of the mirror the same on both sides, after a crash. The caller has to be the only writer of that part.
 func (d *Device) Level(ctx context.Context, start, length nvmf.Bytes) (err error) {
 	if _, ok := d.Alone(); ok {
 		return nil

@@ -36,8 +36,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestLoss kills either side at each command of a small workload. What was acknowledged is there, on the side that is left and
-// after the other one was replaced, and that was lost.
+// TestLoss cuts off one side at each command of a small workload. All acknowledged writes must be readable from the remaining
+// side. They must also be readable after that side was copied to a replacement and was then lost itself.
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	const blocks = 5
@@ -67,7 +67,7 @@ func TestLoss(t *testing.T) {
 			u.end()
 			require.Equal(t, alone, p.state(1-lost).mode)
 
-			// A start goes on with it, and so does one that finds the stale side again.
+			// The mirror opens with the remaining side, both without the outdated side and when that side is reachable again.
 			for range 2 {
 				u = p.use(Options{})
 				check(t, u)
@@ -87,7 +87,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestAdvance loses either side at each write of a new generation: all is there, and the side that was lost is behind, or as new as the other one.
+// TestAdvance cuts off one side at the write of Advance, or at the write after it. The mirror continues on the other side, and
+// returns the latest data after the lost side is reachable again.
 func TestAdvance(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -114,7 +115,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// TestBothLost: where both sides are gone, so is the mirror.
+// TestBothLost checks that writes and resets fail when both sides are lost, and that neither side is recorded as alone.
 func TestBothLost(t *testing.T) {
 	p := newPair(t)
 	u := p.use(Options{})
@@ -129,7 +130,8 @@ func TestBothLost(t *testing.T) {
 	require.False(t, alone)
 }
 
-// TestPause: a side that comes back in time stays, and gets what it has missed.
+// TestPause checks that a side which is reachable again within Options.Patience stays part of the mirror, and that it receives the
+// data that it missed or lost with its cache.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	for s := range 2 {
@@ -138,13 +140,13 @@ func TestPause(t *testing.T) {
 		u := p.use(Options{Patience: time.Minute})
 		require.NoError(t, u.write(0, block(1)))
 		require.NoError(t, u.write(1, block(2)))
-		require.NoError(t, p.sides[s].Crash(3)) // with what it had in its cache, perhaps
+		require.NoError(t, p.sides[s].Crash(3)) // may lose writes in its volatile cache
 		p.sides[s].PowerOn()
 		b := make([]byte, 4096)
 		err := u.do(nvmf.Write, 2, block(3))
 		require.ErrorIs(t, err, nvmf.ErrConnectionLost)
 		require.NoError(t, u.q.Reset(context.Background()))
-		for lba, want := range []byte{1, 2} { // as a file system looks what is there
+		for lba, want := range []byte{1, 2} { // a file system reads its blocks after a reset
 			require.NoError(t, u.do(nvmf.Read, nvmf.LBA(lba), b))
 			require.True(t, bytes.Equal(block(want), b))
 		}
@@ -160,7 +162,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestPauseInTurn: one side pauses, and later the other one does and loses its cache. Neither loss costs anything.
+// TestPauseInTurn disconnects one side, and later the other one, which also loses the contents of its cache. No data is lost.
 func TestPauseInTurn(t *testing.T) {
 	t.Parallel()
 	for s := range 2 {
@@ -171,11 +173,11 @@ func TestPauseInTurn(t *testing.T) {
 		p.sides[1-s].Disconnect()
 		require.NoError(t, u.write(0, block(2)))
 		p.sides[s].Disconnect()
-		require.NoError(t, p.sides[s].Rot(p.side(s).blockAt(0), func(b []byte) { copy(b, block(9)) })) // as if lost with a cache
+		require.NoError(t, p.sides[s].Rot(p.side(s).blockAt(0), func(b []byte) { copy(b, block(9)) })) // simulates a lost cache
 		require.ErrorIs(t, u.do(nvmf.Write, 1, block(3)), nvmf.ErrConnectionLost)
 		require.NoError(t, u.q.Reset(context.Background()))
 		require.Equal(t, 2, u.read(0))
-		// Until what it lacks is there, it is not read, though the other one pauses, too.
+		// Side s is not read before all its missing data was restored, even when the other side is disconnected meanwhile.
 		require.NoError(t, p.sides[s].Rot(p.side(s).blockAt(1), func(b []byte) { copy(b, block(9)) }))
 		p.sides[1-s].Disconnect()
 		require.ErrorIs(t, u.do(nvmf.Read, 0, make([]byte, 4096)), nvmf.ErrConnectionLost)
@@ -188,7 +190,7 @@ func TestPauseInTurn(t *testing.T) {
 	}
 }
 
-// TestPauseStrict: what is read of one side is read of that side also after a pause.
+// TestPauseStrict checks that a queue that ReadFrom has restricted to one side still reads that side after a reconnection.
 func TestPauseStrict(t *testing.T) {
 	t.Parallel()
 	for s := range 2 {
@@ -209,12 +211,12 @@ func TestPauseStrict(t *testing.T) {
 	}
 }
 
-// TestHeal: what a crash has left on one side only is on both once it was read.
+// TestHeal checks that a block that differs between the sides after a crash is the same on both sides after a read with Heal.
 func TestHeal(t *testing.T) {
 	p := newPair(t)
 	u := p.use(Options{})
 	require.NoError(t, u.write(0, block(1)))
-	require.NoError(t, p.sides[0].Rot(0, func(b []byte) { copy(b, block(9)) })) // in flight at the crash
+	require.NoError(t, p.sides[0].Rot(0, func(b []byte) { copy(b, block(9)) })) // a write in flight at the crash
 	u.end()
 
 	u = p.use(Options{})
@@ -229,8 +231,8 @@ func TestHeal(t *testing.T) {
 	u.end()
 }
 
-// TestHealAgain: where the connection is lost to the side that what is read is written to, that side gets it after the reset, and what it
-// has lost with its cache before.
+// TestHealAgain disconnects the side that Heal writes to. After the reset that side receives the block that was read, and also
+// the blocks that it lost with its cache.
 func TestHealAgain(t *testing.T) {
 	t.Parallel()
 	for s := range 2 {
@@ -241,14 +243,14 @@ func TestHealAgain(t *testing.T) {
 		require.NoError(t, u.write(1, block(2)))
 		if s == 1 {
 			p.sides[0].Disconnect()
-			require.NoError(t, u.write(0, block(1))) // so reads are from side 1
+			require.NoError(t, u.write(0, block(1))) // makes the queue read from side 1
 		}
 		u.dev.Heal(true)
 		require.NoError(t, u.do(nvmf.Read, 0, make([]byte, 4096)))
 		p.sides[1-s].Disconnect()
 		require.ErrorIs(t, u.do(nvmf.Read, 0, make([]byte, 4096)), nvmf.ErrConnectionLost)
 		u.dev.Heal(false)
-		require.NoError(t, p.sides[1-s].Rot(p.side(1-s).blockAt(1), func(b []byte) { copy(b, block(9)) })) // as if lost with a cache
+		require.NoError(t, p.sides[1-s].Rot(p.side(1-s).blockAt(1), func(b []byte) { copy(b, block(9)) })) // simulates a lost cache
 		require.NoError(t, u.q.Reset(context.Background()))
 		for lba, want := range []byte{1, 2} {
 			b := make([]byte, 4096)
@@ -262,7 +264,8 @@ func TestHealAgain(t *testing.T) {
 	}
 }
 
-// TestDamagedAway: where one side is damaged, and the connection to the other one is lost, a read can be repeated.
+// TestDamagedAway checks a read of a block that is damaged on one side while the connection to the other side is lost. The read
+// fails with ErrConnectionLost, not with the media error, so that its owner repeats it after a reset.
 func TestDamagedAway(t *testing.T) {
 	p := newPair(t)
 	u := p.use(Options{})
@@ -277,7 +280,8 @@ func TestDamagedAway(t *testing.T) {
 	u.end()
 }
 
-// TestDamaged: what one side cannot read the other one can.
+// TestDamaged checks that a read that fails with a media error on one side is answered from the other one. A write fails if one
+// side refuses it.
 func TestDamaged(t *testing.T) {
 	p := newPair(t)
 	u := p.use(Options{})
@@ -296,7 +300,8 @@ func TestDamaged(t *testing.T) {
 	u.end()
 }
 
-// TestReader: a reader sees what a writer has acknowledged on the side that it does not read from.
+// TestReader checks that a reader sees the data that a writer has written to one side alone, although the reader can still reach
+// the side that the writer has lost.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	for lost := range 2 {
@@ -306,7 +311,7 @@ func TestReader(t *testing.T) {
 		r := p.use(Options{ReadOnly: true})
 		require.Equal(t, 1, r.read(0))
 
-		p.kill(lost) // for the writer: the reader still reaches it
+		p.kill(lost) // only the writer notices: the side is restored before the reader uses it
 		require.NoError(t, w.write(0, block(2)))
 		p.back(lost)
 		b := make([]byte, 4096)
@@ -323,7 +328,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestFollow: so it does where it has noticed no loss itself.
+// TestFollow checks that a reader that has lost no connection notices the record of the side that is used alone, and reads from
+// that side.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	for ahead := range 2 {
@@ -342,7 +348,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestAllocations: an I/O allocates nothing.
+// TestAllocations checks that a mirror's queue allocates no more for an I/O than the queues of its two devices do.
 func TestAllocations(t *testing.T) {
 	p := newPair(t)
 	u := p.use(Options{})

@@ -13,15 +13,15 @@ import (
 // A Dial connects to the namespace of a side.
 type Dial func(context.Context) (nvmf.Device, error)
 
-// A probe is what was found of a side.
+// A probe is the result of connecting to a side.
 type probe struct {
 	dev   nvmf.Device
 	state *state // nil: the namespace has none
-	err   error  // it cannot be reached
+	err   error  // of connecting, or of reading the state
 }
 
-// Open connects to the two sides, home and partner, and decides which of them count. Two sides without a state are a new mirror, which
-// has one once it is opened for writing. Errors are those of this package, and of the devices.
+// Open connects to the two sides, home and partner, and decides which of them are used. Two sides without a state are a new mirror,
+// whose state is written before its first write. Errors are those of this package, and of the devices.
 func Open(ctx context.Context, dial [2]Dial, o Options) (*Device, error) {
 	var found [2]probe
 	for s := range found {
@@ -62,7 +62,7 @@ func closeDevice(dev nvmf.Device) error {
 	return dev.Close()
 }
 
-// open makes a device of what was found.
+// open makes a device of the two probes.
 func open(ctx context.Context, found *[2]probe, o Options) (*Device, error) {
 	only, st, err := choose(found)
 	if o.Fresh && found[0].dev != nil && found[1].dev != nil && (errors.Is(err, ErrStale) || errors.Is(err, ErrSplit) || errors.Is(err, ErrOther)) {
@@ -92,7 +92,7 @@ func open(ctx context.Context, found *[2]probe, o Options) (*Device, error) {
 	return d, err
 }
 
-// create makes a new mirror. What states there are count no more.
+// create returns the state of a new mirror. It is of a later generation than the states that the sides have.
 func create(d *Device, found *[2]probe) (*state, error) {
 	h, p := d.sides[0].Identity(), d.sides[1].Identity()
 	if !h.Private && h.Same(p) {
@@ -104,11 +104,11 @@ func create(d *Device, found *[2]probe) (*state, error) {
 			st.generation = max(st.generation, p.state.generation+1)
 		}
 	}
-	st.mirror = uuid.NewSHA1(h.UUID, p.UUID[:]) // whoever makes it at the same time makes the same
+	st.mirror = uuid.NewSHA1(h.UUID, p.UUID[:]) // processes that create the mirror at the same time choose the same UUID
 	return st, nil
 }
 
-// choose decides which sides count: both, if only is none, or one. A state of nil is a new mirror.
+// choose decides which sides are used: the side only, or both if only is none. The state is nil for a new mirror.
 func choose(found *[2]probe) (only int, st *state, err error) {
 	h, p := found[0].state, found[1].state
 	if h != nil && p != nil && h.mirror != p.mirror {
@@ -136,7 +136,7 @@ func choose(found *[2]probe) (only int, st *state, err error) {
 	return newest(h, p)
 }
 
-// orAway is the error of a side that cannot be reached, where the other one does not say that it is alone.
+// orAway returns the error of Open when one side cannot be reached, and the other one is not recorded as alone.
 func orAway(cause error, other *probe) error {
 	switch {
 	case other.err != nil:
@@ -149,8 +149,8 @@ func orAway(cause error, other *probe) error {
 	return fmt.Errorf("%w: %w", ErrAway, cause)
 }
 
-// newest chooses between sides that do not say the same: the other one is a namespace that has come in the place of one
-// that was lost.
+// newest chooses between two reachable sides with different states, neither of which is alone. One of the two is a
+// namespace that has replaced a lost one.
 func newest(sides ...*state) (int, *state, error) {
 	best := none
 	for s, st := range sides {
@@ -162,12 +162,12 @@ func newest(sides ...*state) (int, *state, error) {
 		return none, nil, ErrStale
 	}
 	if other := sides[1-best]; other != nil && other.mode == stale && other.generation > sides[best].generation {
-		return none, nil, ErrStale // it was one that knew more which has been replaced
+		return none, nil, ErrStale // the side that was replaced had newer data than this one
 	}
 	return best, sides[best], nil
 }
 
-// Forget wipes the states: the namespaces are no mirror any more.
+// Forget overwrites the states with zeros. The namespaces are then no mirror any more.
 func (d *Device) Forget(ctx context.Context) error {
 	return d.each(ctx, func(s int) error {
 		side := d.side(s)

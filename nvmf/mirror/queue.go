@@ -11,12 +11,12 @@ import (
 
 var _ nvmf.MirroredQueue = (*Queue)(nil)
 
-// A transfer is a command in flight, and what it is on the sides.
+// A transfer is a command in flight, with its commands for the two sides.
 type transfer struct {
 	sub  [2]nvmf.Command
-	list [2][1]*nvmf.Command // of sub, for the queues
+	list [2][1]*nvmf.Command // pointers to sub, as queues take them
 	on   [2]bool             // sub was submitted
-	from int                 // the side that a read is from
+	from int                 // the side that a read uses
 }
 
 // Queue runs the queues of the sides.
@@ -26,18 +26,19 @@ type Queue struct {
 	transfers []*transfer   // by Command.Tag
 	free      []uint32
 	batch     [2][]*nvmf.Command
-	first     int     // the side that is read from
+	first     int     // the side that reads use
 	down      [2]bool // its connection was lost
-	strict    bool    // no other one is read; see ReadFrom
-	healing   bool    // since the last Reset
+	strict    bool    // reads use no other side; see ReadFrom
+	healing   bool    // reads heal; set by Reset and Level, cleared by the next write
 
-	look     nvmf.Command // at the state of the side that is not read
+	look     nvmf.Command // reads the state of a side
 	lookList [1]*nvmf.Command
 	lookData [stateSize]byte
 	closed   bool
 }
 
-// A pairer is a queue that goes on while its owner waits for another one: a target that is ready for data does not wait for the other target's answer.
+// A pairer is a queue that also runs while its owner waits for the paired queue. So a target that is ready for data gets it before the
+// other target has answered.
 type pairer interface{ Pair(other nvmf.Queue) }
 
 // OpenQueue opens a queue on each side; see nvmf.Device.
@@ -68,7 +69,7 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 	return q, nil
 }
 
-// uses reports whether a side counts, and this queue has it.
+// uses reports whether the device uses a side, and this queue is connected to it.
 func (q *Queue) uses(s int) bool { return q.sides[s] != nil && q.dev.uses(s) }
 
 // source returns the side to read from.
@@ -120,7 +121,7 @@ func (q *Queue) check(c *nvmf.Command) error {
 	return nil
 }
 
-// take returns an idle transfer, which the command names from then on.
+// take returns an idle transfer, and puts its index into the command's Tag.
 func (q *Queue) take(c *nvmf.Command) *transfer {
 	if len(q.free) == 0 {
 		q.free = append(q.free, uint32(len(q.transfers)))
@@ -135,7 +136,7 @@ func (q *Queue) take(c *nvmf.Command) *transfer {
 	return t
 }
 
-// add puts the command of a side into the batch of its queue.
+// add adds the command for a side to the batch of that side.
 func (q *Queue) add(t *transfer, c *nvmf.Command, s int) {
 	t.sub[s] = nvmf.Command{Opcode: c.Opcode, FUA: c.FUA, LBA: c.LBA, Blocks: c.Blocks, Data: c.Data}
 	if c.Opcode != nvmf.Flush {
@@ -180,20 +181,20 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 	return nvmf.FirstError(cmds)
 }
 
-// complete waits until a command has ended on each side where it is.
+// complete waits until a command has ended on each side that it was submitted to.
 func (q *Queue) complete(t *transfer) {
 	for s := range q.sides {
 		if !t.on[s] {
 			continue
 		}
-		_ = q.sides[s].Wait(t.list[s][:]) // each has its own error
+		_ = q.sides[s].Wait(t.list[s][:]) // the error is in t.sub[s].Err
 		if errors.Is(t.sub[s].Err, nvmf.ErrConnectionLost) {
 			q.down[s] = true
 		}
 	}
 }
 
-// outcome returns how a completed command ended.
+// outcome returns the error of a completed command, or nil.
 func (q *Queue) outcome(c *nvmf.Command, t *transfer) error {
 	if c.Opcode == nvmf.Read {
 		return q.read(c, t)
@@ -201,7 +202,7 @@ func (q *Queue) outcome(c *nvmf.Command, t *transfer) error {
 	var err error
 	for s := range t.on {
 		if !t.on[s] || !q.dev.uses(s) {
-			continue // what a side has that was given up does not matter
+			continue // errors of a side that was given up do not count
 		}
 		if e := t.sub[s].Err; e != nil && (err == nil || errors.Is(e, nvmf.ErrConnectionLost)) {
 			err = e
@@ -210,14 +211,15 @@ func (q *Queue) outcome(c *nvmf.Command, t *transfer) error {
 	return err
 }
 
-// read is outcome for a read: what is damaged on one side is read from the other one, and what is to be healed written there.
+// read is outcome for a read. After a media error it reads the other side. If reads heal, it writes the data to the side that was not
+// read.
 func (q *Queue) read(c *nvmf.Command, t *transfer) error {
 	err, other := t.sub[t.from].Err, 1-t.from
 	if damaged(err) && q.uses(other) && !q.strict {
 		first := err
 		if err = q.again(c, t, other); err != nil {
 			if errors.Is(err, nvmf.ErrConnectionLost) {
-				return err // the other side may have it
+				return err // the other side may have the data: the owner may repeat the read
 			}
 			return first
 		}
@@ -231,18 +233,19 @@ func (q *Queue) read(c *nvmf.Command, t *transfer) error {
 	return q.again(&w, t, other)
 }
 
-// again executes a command on one side. The next Reset finds the data that is lost with the connection.
+// again executes a command on one side. After a lost connection it sets down, so that the next Reset lets reads restore the data of
+// that side.
 func (q *Queue) again(c *nvmf.Command, t *transfer, s int) error {
 	q.batch[0], q.batch[1] = q.batch[0][:0], q.batch[1][:0]
 	q.add(t, c, s)
 	q.send()
-	_ = q.sides[s].Wait(t.list[s][:]) // it has its own error
+	_ = q.sides[s].Wait(t.list[s][:]) // the error is in t.sub[s].Err
 	err := t.sub[s].Err
 	q.down[s] = q.down[s] || errors.Is(err, nvmf.ErrConnectionLost)
 	return err
 }
 
-// ReadOther reads from the side that reads are not from; see nvmf.MirroredQueue.
+// ReadOther reads from the side that Submit does not read from; see nvmf.MirroredQueue.
 func (q *Queue) ReadOther(c *nvmf.Command) error {
 	c.Begin()
 	err, other := q.check(c), 1-q.source()
@@ -257,7 +260,7 @@ func (q *Queue) ReadOther(c *nvmf.Command) error {
 	return err
 }
 
-// saysAlone reads whether a side has a record that it is used alone.
+// saysAlone reads the state of a side, and reports whether the side is used alone.
 func (q *Queue) saysAlone(s int) (bool, error) {
 	q.look = q.dev.side(s).stateCommand(q.lookData[:])
 	q.sides[s].Submit(q.lookList[:])
@@ -285,7 +288,8 @@ func (q *Queue) Look() error {
 	return nil
 }
 
-// follow looks whether the side that was not read has gone on alone since, and reads there if so. The error is for all reads.
+// follow checks whether the side that was not read is used alone now, by another process. If so, follow repeats the reads on that side.
+// An error counts for all reads.
 func (q *Queue) follow(cmds []*nvmf.Command) error {
 	other := 1 - q.source()
 	if !q.uses(other) {
@@ -307,8 +311,8 @@ func (q *Queue) follow(cmds []*nvmf.Command) error {
 	return q.sides[other].Wait(q.batch[other])
 }
 
-// Reset brings back what was lost; see nvmf.Queue. A side that does not come within Options.Patience while the other one is there is
-// given up.
+// Reset reconnects to the sides; see nvmf.Queue. A side that cannot be reached within Options.Patience after the other one is given
+// up.
 func (q *Queue) Reset(ctx context.Context) error {
 	if q.closed {
 		return nvmf.ErrClosed
@@ -327,7 +331,7 @@ func (q *Queue) Reset(ctx context.Context) error {
 	case errs[1] != nil:
 		return q.dev.lose(1, errs[1])
 	}
-	// What one has missed, or lost with its cache, it gets from the other one. Until it has everything, the other one stays the one that is read.
+	// The side whose connection was lost may lack writes, which it missed or lost with its cache. Reads use the other side, and heal.
 	if q.down[0] != q.down[1] && !q.healing && !q.strict {
 		q.first = 0
 		if q.down[0] {
@@ -339,7 +343,7 @@ func (q *Queue) Reset(ctx context.Context) error {
 	return nil
 }
 
-// resetBoth resets both queues at once, so that one that is gone takes no time from the other one.
+// resetBoth resets both queues at the same time, so that an unreachable side does not delay the other one.
 func (q *Queue) resetBoth(ctx context.Context) (errs [2]error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

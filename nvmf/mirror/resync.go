@@ -8,18 +8,19 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Resync has so many reads of this size in flight, and so many writes.
+// Resync has up to resyncDepth reads of resyncChunk bytes in flight, and as many writes.
 const (
 	resyncDepth = 8
 	resyncChunk = nvmf.MiB
 )
 
-// ErrNotAlone: there is nothing to copy, or no side is known to be the newer one.
+// ErrNotAlone means that the source has no record that it is used alone: either both sides have all data, or it is not known which
+// one has.
 var ErrNotAlone = errors.New("the side is not alone")
 
-// Resync copies what is used of the side from to the side to, and makes both count again. from says that it is alone, and no process writes there
-// meanwhile but what is in the first bytes of the mirror, the same again and again. What is interrupted leaves to stale. progress is told how many bytes of how many were copied; it may
-// be nil.
+// Resync copies the used bytes of the side from to the side to. Both sides are used again afterwards. The state of from must be alone.
+// Meanwhile no process may write to the mirror, except for repeated writes of the same data to its first bytes. After an interrupted copy
+// the side to is stale. Resync calls progress, which may be nil, with the number of bytes copied and the number to copy.
 func Resync(ctx context.Context, from, to Side, used Used, progress func(done, all nvmf.Bytes)) error {
 	st, before, err := compare(ctx, from, to)
 	if err != nil {
@@ -48,9 +49,9 @@ func Resync(ctx context.Context, from, to Side, used Used, progress func(done, a
 	return from.write(ctx, now)
 }
 
-// behind returns the state for a side that lacks data of the other side, which is used alone and has the state st. The state is newer than
-// the previous one of the outdated side. That one can be of a later generation than st, if a copy was complete and only this side had
-// recorded it.
+// behind returns the state for an outdated side, when the other side is used alone and has the state st. The new state is of a later
+// generation than before, the previous state of the outdated side. The generation of before can be later than that of st, if a Resync
+// failed after it had recorded the complete copy on the destination alone.
 func behind(st, before *state) *state {
 	b := &state{stale, st.generation, st.mirror, st.length}
 	if before != nil {
@@ -59,7 +60,8 @@ func behind(st, before *state) *state {
 	return b
 }
 
-// compare returns the state of a side that is alone, and that of the other one, which may be copied to; nil if that has none.
+// compare returns the states of the source and the destination of a copy. The source has to be alone. before is nil if the destination
+// has no state.
 func compare(ctx context.Context, from, to Side) (st, before *state, err error) {
 	if st, err = from.read(ctx); err != nil {
 		return nil, nil, err
@@ -79,8 +81,8 @@ func compare(ctx context.Context, from, to Side) (st, before *state, err error) 
 	return st, before, nil
 }
 
-// Outdate records on the side to that it is behind the side from, which is alone: so it does not count any more, also where from is lost. A namespace
-// that is part of no mirror is left as it is.
+// Outdate records on the side to that it is stale, since the side from is used alone. So no process uses to by mistake, even when from
+// cannot be reached. Outdate does not write to a namespace without a state.
 func Outdate(ctx context.Context, from, to Side) error {
 	st, before, err := compare(ctx, from, to)
 	if err != nil || before == nil || before.mode == stale {
@@ -89,7 +91,7 @@ func Outdate(ctx context.Context, from, to Side) error {
 	return to.write(ctx, behind(st, before))
 }
 
-// copyUsed copies the bytes, and makes them durable.
+// copyUsed copies the used bytes, and flushes the destination.
 func copyUsed(ctx context.Context, from, to Side, used Used, progress func(done, all nvmf.Bytes)) (err error) {
 	c := &copier{
 		chunk: min(resyncChunk, from.Device.Identity().MaxTransfer, to.Device.Identity().MaxTransfer),
@@ -111,23 +113,23 @@ func copyUsed(ctx context.Context, from, to Side, used Used, progress func(done,
 	return c.queues[1].Wait(flush)
 }
 
-// A copier cuts what is to be copied into commands. While some of them read, the ones before write.
+// A copier divides the used bytes into commands. It writes earlier parts while it reads later ones.
 type copier struct {
 	queues     [2]nvmf.Queue // from, to
 	starts     [2]nvmf.Bytes
 	chunk, lba nvmf.Bytes
-	left       Used       // beginning with the MiB that at is in
-	at         nvmf.Bytes // what was not read yet
+	left       Used       // used MiB, from the one that contains at
+	at         nvmf.Bytes // the first byte that was not read yet
 	moves      [2 * resyncDepth]move
 }
 
-// A move is a part that is copied, and the memory for it.
+// A move is the copy of one part, with its buffer.
 type move struct {
 	read, write [1]*nvmf.Command // nil: not used yet
 	buf         []byte
 }
 
-// run copies. Every command has ended when it returns.
+// run copies all parts. Every command has ended when run returns.
 func (c *copier) run(ctx context.Context, progress func(done, all nvmf.Bytes)) error {
 	defer c.drain()
 	done, all := nvmf.Bytes(0), c.left.bytes()
@@ -150,7 +152,7 @@ func (c *copier) run(ctx context.Context, progress func(done, all nvmf.Bytes)) e
 	return nil
 }
 
-// wait waits for a command of a queue, if there is one, and returns how many bytes it has moved.
+// wait waits for a command of a queue, if there is one, and returns the number of bytes that the command transfers.
 func (c *copier) wait(queue int, cmd []*nvmf.Command) (nvmf.Bytes, error) {
 	if cmd[0] == nil {
 		return 0, nil
@@ -159,7 +161,7 @@ func (c *copier) wait(queue int, cmd []*nvmf.Command) (nvmf.Bytes, error) {
 	return cmd[0].Length(), err
 }
 
-// read begins to read the next part.
+// read submits the read of the next used part.
 func (c *copier) read(m *move) {
 	m.read[0], m.write[0] = nil, nil
 	for len(c.left) > 0 && !c.left[0] {
@@ -179,7 +181,7 @@ func (c *copier) read(m *move) {
 	}
 }
 
-// write waits for the part, and begins to write it.
+// write waits for the read of a part, and submits the write.
 func (c *copier) write(m *move) error {
 	if _, err := c.wait(0, m.read[:]); err != nil || m.read[0] == nil {
 		if damaged(err) {
@@ -194,7 +196,7 @@ func (c *copier) write(m *move) error {
 	return nil
 }
 
-// drain waits for what is in flight, whatever becomes of it.
+// drain waits for all commands in flight, and ignores their errors.
 func (c *copier) drain() {
 	for i := range c.moves {
 		_, _ = c.wait(0, c.moves[i].read[:])

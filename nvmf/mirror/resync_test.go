@@ -10,7 +10,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestResync kills either side at each write, and each read, of a resynchronisation: it can be done again, and no half copy counts.
+// TestResync cuts off the source at random reads of a Resync, and the destination at random writes. The incomplete copy is not
+// used, and a second Resync completes it.
 func TestResync(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -50,7 +51,8 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// TestResyncAgain: a copy whose end one side alone has on record is made again. Until that is complete it does not count, though its side said that it had everything.
+// TestResyncAgain fails the last write of a Resync, so that only the destination has recorded the complete copy. The mirror
+// continues on the source alone. Outdate marks the destination as stale, and a second Resync makes both sides equal.
 func TestResyncAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -63,7 +65,7 @@ func TestResyncAgain(t *testing.T) {
 	u.end()
 	p.back(1)
 	refused := &nvmf.StatusError{Opcode: nvmf.Write, SC: 0x83}
-	p.sides[0].FailAt(nvmf.Write, 1, refused) // the last step
+	p.sides[0].FailAt(nvmf.Write, 1, refused) // the last step: recording the state on the source
 	require.ErrorIs(t, Resync(ctx, p.side(0), p.side(1), nil, nil), refused)
 	require.Equal(t, both, p.state(1).mode)
 
@@ -81,7 +83,7 @@ func TestResyncAgain(t *testing.T) {
 	u.end()
 }
 
-// TestResyncDamaged: where a sector of the side that has everything cannot be read, the error says that it is this one.
+// TestResyncDamaged checks that a media error of the source fails a Resync with ErrSource.
 func TestResyncDamaged(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -98,7 +100,8 @@ func TestResyncDamaged(t *testing.T) {
 	require.ErrorIs(t, err, media)
 }
 
-// TestSplit: sides of which each has something that the other one lacks are not used.
+// TestSplit has each of two writers use another side alone. Each side then has data that the other one lacks, and Resync refuses
+// to copy.
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -113,7 +116,7 @@ func TestSplit(t *testing.T) {
 	require.ErrorIs(t, Resync(context.Background(), p.side(0), p.side(1), nil, nil), ErrSplit)
 }
 
-// TestStaleAlone: a side that knows that it is behind does not go on where the other one is lost.
+// TestStaleAlone checks that writes fail with ErrStale when the remaining side has a record that it is outdated.
 func TestStaleAlone(t *testing.T) {
 	p := newPair(t)
 	u := p.use(Options{})

@@ -15,10 +15,10 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// patience is how long tests wait for a side that is lost.
+// patience is the default Options.Patience of the tests.
 const patience = 10 * time.Millisecond
 
-// pair is two devices that fail, and outlast the mirrors on them.
+// pair is two devices with injected faults. The mirrors that a test opens on them do not close them.
 type pair struct {
 	t     *testing.T
 	sides [2]*blocktest.Faulty
@@ -26,7 +26,7 @@ type pair struct {
 	gone  [2]bool // cannot be reached
 }
 
-// kept is a device that Close leaves open.
+// kept is a device whose Close does nothing.
 type kept struct{ *blocktest.Faulty }
 
 func newPair(t *testing.T) *pair {
@@ -37,7 +37,7 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// replace puts an empty device in the place of a side.
+// replace replaces a side by an empty device.
 func (p *pair) replace(s int) {
 	const size = 2*8*nvmf.MiB + 2*stateSize
 	dev, err := memdev.New(size, 4096, memdev.Options{MaxTransfer: 256 * nvmf.KiB})
@@ -55,7 +55,7 @@ func (p *pair) kill(s int) {
 	require.NoError(p.t, p.sides[s].Crash(1))
 }
 
-// back makes it reachable again, with what it had.
+// back makes a side reachable again, with its contents.
 func (p *pair) back(s int) {
 	p.gone[s] = false
 	p.sides[s].PowerOn()
@@ -77,7 +77,7 @@ func (p *pair) open(o Options) (*Device, error) {
 	return Open(context.Background(), [2]Dial{p.dial(0), p.dial(1)}, o)
 }
 
-// useAfter uses the mirror after the side s was lost and replaced.
+// useAfter replaces the side s by an empty device, and opens the mirror.
 func (p *pair) useAfter(s int) *user {
 	p.replace(s)
 	return p.use(Options{})
@@ -91,7 +91,7 @@ func (p *pair) state(s int) *state {
 	return st
 }
 
-// user is a mirror with one queue.
+// user is an open mirror and a queue of it.
 type user struct {
 	t   *testing.T
 	dev *Device
@@ -121,7 +121,7 @@ func (u *user) do(op nvmf.Opcode, lba nvmf.LBA, b []byte) error {
 	return u.q.Wait(cmds)
 }
 
-// write is what the owner of a queue does: it repeats what was lost.
+// write writes as the owner of a queue does: after a lost connection it resets the queue and repeats the command.
 func (u *user) write(lba nvmf.LBA, b []byte) error {
 	for {
 		err := u.do(nvmf.Write, lba, b)
@@ -134,7 +134,7 @@ func (u *user) write(lba nvmf.LBA, b []byte) error {
 	}
 }
 
-// read returns what fills a block.
+// read returns the byte that a block is filled with.
 func (u *user) read(lba nvmf.LBA) int {
 	b := make([]byte, 4096)
 	require.NoError(u.t, u.do(nvmf.Read, lba, b))
@@ -142,7 +142,7 @@ func (u *user) read(lba nvmf.LBA) int {
 	return int(b[0])
 }
 
-// blockAt returns where a block of the mirror is.
+// blockAt returns the address of the mirror's block lba on the device of the side.
 func (s Side) blockAt(lba nvmf.LBA) nvmf.LBA { return nvmf.LBA(s.start()/4096) + lba }
 
 func block(n byte) []byte { return bytes.Repeat([]byte{n}, 4096) }

@@ -32,16 +32,16 @@ const (
 	offCRC          = 4088
 )
 
-// A mode is what a side knows of the other one.
+// A mode is what the state of a side says of the two sides.
 type mode uint32
 
 const (
-	both  mode = 1 // it has what this one has
-	alone mode = 2 // it lacks what was written since
-	stale mode = 3 // this one lacks something
+	both  mode = 1 // both sides have all data
+	alone mode = 2 // this side has all data, and the other one lacks later writes
+	stale mode = 3 // this side lacks data
 )
 
-// A state is what a side says of its mirror.
+// A state is the record of a mirror on one of its sides.
 type state struct {
 	mode       mode
 	generation uint64
@@ -49,10 +49,10 @@ type state struct {
 	length     nvmf.Bytes
 }
 
-// ErrVersion: a later version of nvmecr has written the state.
+// ErrVersion means that a later version of nvmecr has written the state.
 var ErrVersion = errors.New("the mirror is of another version of nvmecr: use the one that wrote it")
 
-// errNoState: a slot holds no state.
+// errNoState means that a slot holds no valid state.
 var errNoState = errors.New("no state")
 
 // Half returns how many bytes each half of a namespace has.
@@ -63,7 +63,7 @@ func Half(id *nvmf.Identity) nvmf.Bytes {
 	return ((id.Capacity() - 2*stateSize) / 2).AlignDown(align)
 }
 
-// States returns where the states of both sides are on a namespace; a length of 0 is nowhere.
+// States returns the part of a namespace that has the states of both sides. Its length is 0 if the namespace is too small.
 func States(id *nvmf.Identity) (start, length nvmf.Bytes) {
 	if Half(id) == 0 {
 		return 0, 0
@@ -129,23 +129,23 @@ func decodeSlot(b []byte, slot, side int) (*state, error) {
 	return s, nil
 }
 
-// A Side is one of the two places of the bytes.
+// A Side is one of the two sides of a mirror: a part of a device.
 type Side struct {
 	Device nvmf.Device
 	Number int // 0: home, 1: partner
 }
 
-// start returns where the bytes begin.
+// start returns the offset of the side's bytes on its device.
 func (s Side) start() nvmf.Bytes { return nvmf.Bytes(s.Number) * Half(s.Device.Identity()) }
 
-// stateAt returns where the state begins.
+// stateAt returns the address of the side's two slots on its device.
 func (s Side) stateAt() nvmf.LBA {
 	id := s.Device.Identity()
 	start, _ := States(id)
 	return nvmf.LBA((start + nvmf.Bytes(s.Number)*stateSize) / id.LBASize)
 }
 
-// stateCommand reads both slots into b.
+// stateCommand returns the command that reads both slots into b.
 func (s Side) stateCommand(b []byte) nvmf.Command {
 	return nvmf.Command{Opcode: nvmf.Read, LBA: s.stateAt(), Blocks: nvmf.LBA(stateSize / s.Device.Identity().LBASize), Data: [][]byte{b}}
 }
@@ -175,8 +175,8 @@ func (s Side) write(ctx context.Context, st *state) error {
 	return nil
 }
 
-// run executes one command on a queue of its own. A lost connection is made again until ctx ends: what is read or written here is
-// the same each time.
+// run executes one command on a queue of its own. It reconnects and repeats the command until ctx ends. The command may be repeated,
+// since all its repetitions write the same bytes.
 func (s Side) run(ctx context.Context, c *nvmf.Command) (err error) {
 	q, err := s.Device.OpenQueue(ctx, 1)
 	if err != nil {

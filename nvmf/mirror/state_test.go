@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 	assert.Equal(t, &state{alone, 7, uuid.UUID{1, 2, 3, 15: 16}, 8 * nvmf.MiB}, st)
 }
 
-// TestDecode: of two slots the newer one that is whole counts, and a later version is refused.
+// TestDecode checks that decode returns the state of the newer intact slot, and refuses later versions of the format.
 func TestDecode(t *testing.T) {
 	older, newer := &state{both, 4, uuid.UUID{1}, nvmf.MiB}, &state{alone, 5, uuid.UUID{1}, nvmf.MiB}
 	slots := func() []byte { return append(older.encode(0), newer.encode(0)...) }
@@ -77,7 +77,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestChoose: which sides count, by what they say.
+// TestChoose checks which sides of a mirror are used, for all combinations of recorded states.
 func TestChoose(t *testing.T) {
 	id := uuid.UUID{9}
 	st := func(m mode, g uint64) probe { return probe{state: &state{m, g, id, nvmf.MiB}} }

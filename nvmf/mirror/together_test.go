@@ -14,7 +14,7 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// held is a namespace that finishes no large write before the other one has begun one.
+// held is a namespace whose large write does not end before the large write of the other namespace has begun.
 type held struct {
 	target.Backing
 	begun, other chan struct{}
@@ -30,7 +30,8 @@ func (h *held) WriteAt(p []byte, offset int64) error {
 	return h.Backing.WriteAt(p, offset)
 }
 
-// TestTogether: either target gets its data while the other one has not answered yet, though it has to ask for it.
+// TestTogether checks that a write sends its data to both targets at the same time. Each target asks for the data with an R2T, and
+// answers only when the other target has received its data.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	begun := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
