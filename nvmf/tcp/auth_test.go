@@ -23,7 +23,7 @@ import (
 
 const authHost = "nqn.2014-08.org.example:host"
 
-// guarded starts a target that lets authHost in with its keys.
+// guarded starts a target that admits authHost alone, with the given keys.
 func guarded(tb testing.TB, keys dhchap.Keys) (*target.Target, nvmf.TransportID) {
 	b, err := target.NewMemory(64*nvmf.MiB, 4096)
 	require.NoError(tb, err)
@@ -131,7 +131,7 @@ func TestAuthenticationRefused(t *testing.T) {
 			assert.NotErrorIs(t, err, nvmf.ErrConnectionLost)
 		})
 	}
-	// Discovery needs no keys, and tells a host of what it may use.
+	// Discovery does not authenticate. The log lists the subsystems that the host may use.
 	entries, err := tcp.Discover(t.Context(), id, tcp.Options{HostNQN: authHost, Keys: keys})
 	require.NoError(t, err)
 	assert.Equal(t, 1, len(entries))
@@ -140,8 +140,8 @@ func TestAuthenticationRefused(t *testing.T) {
 	assert.Empty(t, entries)
 }
 
-// TestAuthenticatedReset: a queue that reconnects authenticates again, and so
-// does the association.
+// TestAuthenticatedReset checks that a Reset authenticates again, on the admin
+// queue and on the I/O queue.
 func TestAuthenticatedReset(t *testing.T) {
 	keys := someKeys()
 	tgt, id := guarded(t, keys)
@@ -156,7 +156,7 @@ func TestAuthenticatedReset(t *testing.T) {
 	require.NoError(t, q.Reset(t.Context()))
 	useQueue(t, q)
 
-	// Where the key is another by now the queue does not come back, and says why.
+	// When the target's key for the host has changed, Reset fails with ErrAuthentication.
 	require.NoError(t, tgt.RemoveSubsystem(targetNQN))
 	b, err := target.NewMemory(64*nvmf.MiB, 4096)
 	require.NoError(t, err)
@@ -168,7 +168,8 @@ func TestAuthenticatedReset(t *testing.T) {
 	require.ErrorIs(t, patiently(t, refused, q.Reset), nvmf.ErrAuthentication)
 }
 
-// TestOddAuthentication: targets that go about it as none should.
+// TestOddAuthentication checks the errors for targets that violate the
+// authentication protocol.
 func TestOddAuthentication(t *testing.T) {
 	for name, x := range map[string]struct {
 		receive func(c *fakepeer.Conn, sqe *nvme.SQE) error

@@ -18,7 +18,7 @@ import (
 
 const (
 	targetNQN = "nqn.2014-08.org.example:tcp-test"
-	// serveEnv makes this test program a target of so many bytes of memory.
+	// serveEnv makes this test program a target, with memory of the size that the variable names.
 	serveEnv = "NVMECR_TCP_TEST_SERVE"
 )
 
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveStdio is the child: a target that prints its port and serves until its
-// standard input ends.
+// serveStdio runs in the child process. It prints the address of a target, and serves
+// until its standard input ends.
 func serveStdio(size string) error {
 	n, err := nvmf.ParseSize(size)
 	if err != nil {
@@ -78,8 +78,8 @@ func startTarget(tb testing.TB) nvmf.TransportID {
 	return addressID(tb, line[:len(line)-1])
 }
 
-// BenchmarkQueue measures our target, and what NVMECR_TEST_SPDK and
-// NVMECR_TEST_LINUX name: targets of theirs whose namespaces may be overwritten.
+// BenchmarkQueue measures nvmecr's target, and the targets of SPDK and Linux that
+// NVMECR_TEST_SPDK and NVMECR_TEST_LINUX name. It overwrites their namespaces.
 func BenchmarkQueue(b *testing.B) {
 	ids := map[string]nvmf.TransportID{"go": startTarget(b)}
 	for _, p := range []struct{ name, env string }{{"SPDK", "NVMECR_TEST_SPDK"}, {"Linux", "NVMECR_TEST_LINUX"}} {

@@ -26,10 +26,11 @@ const (
 	fuzzTime   = 20 * time.Second
 )
 
-// FuzzReceive feeds arbitrary bytes to a connection with a read, a write and a
-// flush in flight, whole or in two parts. There is no panic, no hang, each
-// command ends exactly once, and nothing is written beside its buffers. sealed
-// makes digests right, so that what is behind them is looked at.
+// FuzzReceive sends arbitrary bytes, in one or two parts, to a connection with a
+// read, a write and a flush in flight. It checks that nothing panics or hangs,
+// that each command ends, and that no byte outside the buffers of the read is
+// written. With digests, the PDUs in the bytes get valid digests, so that the
+// code behind the check of digests is reached.
 func FuzzReceive(f *testing.F) {
 	resp := func(flags uint8, t pdu.Type, n int, d pdu.Data) []byte {
 		b := make([]byte, pdu.MaxHeaderSize)
@@ -76,8 +77,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// withDigests takes bytes for PDUs without digests, as far as they are, and
-// adds those.
+// withDigests parses b as PDUs without digests, and returns these PDUs with
+// digests. Bytes after the last valid PDU are unchanged.
 func withDigests(b []byte) []byte {
 	plain := pdu.Rules{MaxData: 1 << 20}
 	var out []byte
@@ -105,10 +106,10 @@ func withDigests(b []byte) []byte {
 	}
 }
 
-// claims is what a controller says of itself, for a script to edit.
+// claims has the data that a controller reports about itself, for a script to edit.
 type claims struct {
 	controller, namespace, descriptors [nvme.IdentifySize]byte
-	numbers                            [32]byte // CAP, result of Number of Queues, MAXH2CDATA and CPDA, block of read data
+	numbers                            [32]byte // 0: CAP; 8: result of Number of Queues; 16: MAXH2CDATA; 20: CPDA
 	header                             nvme.DiscoveryHeader
 	entry                              nvme.DiscoveryEntry
 }
@@ -133,7 +134,8 @@ func decent() *claims {
 	return x
 }
 
-// edit lets a script change what matters and, less often, anything.
+// edit applies a script, which changes mostly the fields that the initiator uses,
+// and sometimes any byte.
 func (x *claims) edit(script []byte) {
 	c := x.controller[:]
 	hostile.Apply(script, 32, [][]byte{
@@ -143,7 +145,8 @@ func (x *claims) edit(script []byte) {
 	})
 }
 
-// peer plays the controller; its I/O queues do what a decent target does.
+// peer returns a peer with this controller. Its I/O queues conform to the
+// specification.
 func (x *claims) peer() *fakepeer.Peer {
 	p := fakepeer.New(serveDecently)
 	p.CAP = nvme.CAP(binary.LittleEndian.Uint64(x.numbers[:]))
@@ -175,7 +178,8 @@ func (x *claims) peer() *fakepeer.Peer {
 	return p
 }
 
-// serveDecently answers an I/O command. What is read is 7s.
+// serveDecently executes an I/O command. Reads return bytes 7, and writes have to
+// be of bytes 9.
 func serveDecently(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 	n := sqe.SGL().Length()
 	switch sqe.Opcode() {
@@ -203,8 +207,8 @@ func serveDecently(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 	return c.Respond(sqe.CID(), status, 0)
 }
 
-// FuzzOpen opens namespaces of controllers that say anything of themselves.
-// answered gives a connection b for an answer, in two parts, and ends it.
+// answered sends b to the connection, in two parts, and then shuts the peer's side
+// down. It waits for cmds, and closes the connection.
 func answered(t *testing.T, c *conn, peer int, b []byte, cut uint16, cmds []*nvmf.Command) {
 	hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
 		n := min(int(cut), len(b))
@@ -224,8 +228,8 @@ func answered(t *testing.T, c *conn, peer int, b []byte, cut uint16, cmds []*nvm
 	})
 }
 
-// FuzzGuessedRead answers a read alone in flight, whose answer is received where it is
-// likely to belong, with anything.
+// FuzzGuessedRead sends arbitrary bytes as the answer of the only read in flight. The
+// connection receives that answer into the memory of the read before it has seen the header.
 func FuzzGuessedRead(f *testing.F) {
 	const size = 16 << 10
 	answer := func(t pdu.Type, flags uint8, n int, d pdu.Data) []byte {
@@ -253,7 +257,8 @@ func FuzzGuessedRead(f *testing.F) {
 	})
 }
 
-// One that is accepted can be used, within what its identity says.
+// FuzzOpen opens namespaces of controllers that report arbitrary data. If Open
+// succeeds, the namespace must be usable within the limits of its identity.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte(nil), false)
 	f.Add([]byte{0, 1, 0, 0, 0, 0, 0, 0}, true)                         // MQES 0
@@ -286,8 +291,8 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// TestEveryAlignment uses targets that want the data of PDUs at every place
-// they may want it.
+// TestEveryAlignment uses targets with every alignment of H2CData that the
+// specification allows (CPDA).
 func TestEveryAlignment(t *testing.T) {
 	for pda := range uint8(32) {
 		for _, digests := range []bool{false, true} {
@@ -307,8 +312,8 @@ func TestEveryAlignment(t *testing.T) {
 	}
 }
 
-// TestDiscoverEnds: a target that answers ever so slowly, and a caller who has
-// had enough.
+// TestDiscoverEnds checks that Discover returns when its context is cancelled
+// while the target does not answer.
 func TestDiscoverEnds(t *testing.T) {
 	x := decent()
 	x.header.Set(1, maxRecords)
@@ -333,7 +338,7 @@ func TestDiscoverEnds(t *testing.T) {
 	})
 }
 
-// requireSane checks what the layers above rely on.
+// requireSane checks the properties of an identity that users of a device rely on.
 func requireSane(t *testing.T, id *nvmf.Identity) {
 	ok := id.LBASize >= 512 && id.LBASize <= 4096 && id.LBASize&(id.LBASize-1) == 0 &&
 		id.Blocks > 0 && id.Capacity()/id.LBASize == nvmf.Bytes(id.Blocks) && int64(id.Capacity()) > 0 &&
@@ -342,7 +347,8 @@ func requireSane(t *testing.T, id *nvmf.Identity) {
 	require.True(t, ok, "%+v", id)
 }
 
-// useQueue reads and writes as much as is allowed, at both ends.
+// useQueue reads and writes one block and the largest transfer, at both ends of
+// the namespace.
 func useQueue(t *testing.T, q nvmf.Queue, id *nvmf.Identity) {
 	limit := min(id.MaxTransfer/id.LBASize, nvmf.Bytes(id.Blocks))
 	for _, blocks := range []nvmf.Bytes{1, limit} {
@@ -352,7 +358,7 @@ func useQueue(t *testing.T, q nvmf.Queue, id *nvmf.Identity) {
 			if id.CanDeallocate {
 				cmds = append(cmds, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: lba, Blocks: nvmf.LBA(blocks)})
 			}
-			// The peer takes nothing else while it asks for data.
+			// The peer accepts no other command between its R2T and the data.
 			alone := []*nvmf.Command{{Opcode: nvmf.Write, LBA: lba, Blocks: nvmf.LBA(blocks), Data: [][]byte{out[:100], out[100:]}}}
 			for _, c := range [][]*nvmf.Command{cmds, alone} {
 				q.Submit(c)
@@ -363,7 +369,7 @@ func useQueue(t *testing.T, q nvmf.Queue, id *nvmf.Identity) {
 	}
 }
 
-// FuzzDiscover reads discovery logs that say anything.
+// FuzzDiscover reads discovery logs with arbitrary contents.
 func FuzzDiscover(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add([]byte{9, 7, 0, 0, 8, 0, 29, 0})
@@ -372,7 +378,7 @@ func FuzzDiscover(f *testing.F) {
 		x := decent()
 		x.edit(script)
 		if x.header.Records() > 64 && x.header.Records() <= maxRecords {
-			return // that takes its time, and is as good as 64
+			return // longer logs take longer, and test nothing else
 		}
 		p := x.peer()
 		defer p.Stop()
@@ -391,8 +397,8 @@ func FuzzDiscover(f *testing.F) {
 	})
 }
 
-// FuzzReserve reserves a namespace whose target reports anything, and says yes
-// to all that is asked of it.
+// FuzzReserve reserves a namespace whose target returns an arbitrary reservation
+// report, and completes all other reservation commands successfully.
 func FuzzReserve(f *testing.F) {
 	host := uuid.UUID{1}
 	add := func(s nvme.ReservationStatus) { f.Add(s.Append(nil), []byte(nil)) }
@@ -413,7 +419,7 @@ func FuzzReserve(f *testing.F) {
 				return decently(c, sqe, data)
 			}
 			if reports.Add(1) > 50 {
-				return fakepeer.ErrHangUp // the same report again and again: 1000 times, otherwise
+				return fakepeer.ErrHangUp // Reserve would otherwise ask for the same report 1000 times
 			}
 			b := make([]byte, sqe.SGL().Length())
 			copy(b, page)

@@ -16,8 +16,9 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// What no target may do. Every case ends the connection with an error that
-// names the rule, tells the target, and leaves a queue that can be reset.
+// These tests have targets that violate the protocol. In every case the host ends
+// the connection with an error that names the violation, sends a TermReq, and can
+// reset the queue.
 
 func TestHostile(t *testing.T) {
 	const size = 16 << 10
@@ -122,7 +123,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestTermReq ends a connection in the target's words.
+// TestTermReq checks that the error of a connection that the target ends with a
+// C2HTermReq has the status of the TermReq.
 func TestTermReq(t *testing.T) {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
 		b := make([]byte, pdu.MaxHeaderSize)
@@ -136,7 +138,8 @@ func TestTermReq(t *testing.T) {
 	assert.ErrorContains(t, err, "the target ended it: R2T or Data Transfer Limit Exceeded (information 0x3)")
 }
 
-// TestCutAnywhere closes the connection after every byte of an answer.
+// TestCutAnywhere has the target close the connection within an answer, after
+// each number of bytes but most of those within the data.
 func TestCutAnywhere(t *testing.T) {
 	var cut, whole atomic.Int64
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
@@ -165,7 +168,7 @@ func TestCutAnywhere(t *testing.T) {
 }
 
 // TestGarbage answers with random bytes, and with valid PDUs of which random
-// bytes were changed: there is no panic and no wait beyond the time-out.
+// bits of the header were flipped. All commands must end, and the queue can be reset.
 func TestGarbage(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
@@ -218,7 +221,8 @@ func TestCommandTimeout(t *testing.T) {
 	assert.Equal(t, cmds[0].Err, cmds[1].Err)
 }
 
-// TestDrip never completes and never pauses.
+// TestDrip checks that a command times out when the target sends data in tiny
+// PDUs without a pause, and never completes the command.
 func TestDrip(t *testing.T) {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
 		for at := 0; ; {

@@ -20,13 +20,13 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// What a target may do and seldom does.
+// These tests have targets that behave in unusual ways that the specification allows.
 
-// testTimeout is a time in which what takes no time is done on the busiest machine.
+// testTimeout is long enough for any short operation, even on an overloaded machine.
 const testTimeout = 5 * time.Minute
 
-// patiently calls f, which goes on until its context ends, with more and more time, until the
-// time was enough for an outcome that is wanted. It returns the last outcome.
+// patiently calls f with longer and longer time-outs, until f returns a wanted error. f runs
+// until its context ends. patiently returns the last error of f.
 func patiently(t *testing.T, wanted func(error) bool, f func(context.Context) error) (err error) {
 	for limit := 100 * time.Millisecond; limit < testTimeout; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -39,7 +39,7 @@ func patiently(t *testing.T, wanted func(error) bool, f func(context.Context) er
 	return err
 }
 
-// scripted opens a queue to a fake peer.
+// scripted starts a fake peer, and opens a device and a queue of it.
 func scripted(t testing.TB, p *fakepeer.Peer, o tcp.Options) (*tcp.Device, nvmf.Queue) {
 	if o.CommandTimeout == 0 {
 		o.CommandTimeout = testTimeout
@@ -70,7 +70,7 @@ func read(lba nvmf.LBA, data ...[]byte) *nvmf.Command {
 	return c
 }
 
-// pattern returns n bytes that differ from place to place.
+// pattern returns n bytes that depend on their offset.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -90,7 +90,8 @@ func pieces(b []byte) [][]byte {
 	return list
 }
 
-// TestR2T asks for the data of writes in parts, under every framing.
+// TestR2T checks writes whose target asks for the data in one or several R2Ts, with
+// different limits, alignments, digests and buffers.
 func TestR2T(t *testing.T) {
 	const size = 64 << 10
 	data := pattern(size)
@@ -137,7 +138,7 @@ func TestR2T(t *testing.T) {
 	}
 }
 
-// singles cuts the first pages of b into single bytes.
+// singles cuts the first 5000 bytes of b into single bytes.
 func singles(b []byte) [][]byte {
 	var list [][]byte
 	for i := range 5000 {
@@ -146,7 +147,8 @@ func singles(b []byte) [][]byte {
 	return append(list, b[5000:])
 }
 
-// TestR2TForMany serves several writes at once, the last first.
+// TestR2TForMany checks several writes in flight for which the target sends all R2Ts
+// at once, and responds to the last write first.
 func TestR2TForMany(t *testing.T) {
 	const n, size = 4, 16 << 10
 	data := pattern(size)
@@ -207,8 +209,8 @@ func TestInCapsule(t *testing.T) {
 	}
 }
 
-// TestReads sends the data of reads in parts, in drops, with and without
-// SUCCESS.
+// TestReads checks reads whose data comes in one or several C2HData, in TCP
+// segments of any size (drop), with and without the SUCCESS flag.
 func TestReads(t *testing.T) {
 	for _, size := range []int{512, 4096, 64 << 10} {
 		for _, part := range []int{512, 1500 &^ 3, 64 << 10} {
@@ -269,8 +271,8 @@ func testRead(t *testing.T, size, part int, success, digests bool, drop int) {
 	require.True(t, bytes.Equal(data, got))
 }
 
-// TestDataDigestMismatch reads again what came damaged; if it never comes whole
-// the command fails, and the connection stays.
+// TestDataDigestMismatch checks that a read is retried after a wrong data digest.
+// If all digests are wrong, the command fails, and the connection stays usable.
 func TestDataDigestMismatch(t *testing.T) {
 	want, got := pattern(512), make([]byte, 512)
 	var spoil atomic.Int32
@@ -302,7 +304,8 @@ func TestDataDigestMismatch(t *testing.T) {
 	require.Zero(t, q.(*tcp.Queue).Stats().Reconnects)
 }
 
-// TestR2TBackwards asks for the second half first, and for a part again.
+// TestR2TBackwards checks a write whose target asks for the second half of the data
+// first, and for some of the data twice.
 func TestR2TBackwards(t *testing.T) {
 	data := pattern(16 << 10)
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
@@ -322,9 +325,10 @@ func TestR2TBackwards(t *testing.T) {
 	require.NoError(t, do(q, write(0, pieces(data)...)))
 }
 
-// TestRefusedMidPDU completes a write with an error while one PDU of it, of
-// more pieces than a system call takes and more bytes than sockets buffer, is
-// on its way. The command's memory is in use until that has left.
+// TestRefusedMidPDU checks a write that the target completes with an error while
+// the host is sending an H2CData of it. The PDU has more buffers than one system
+// call takes, and more bytes than the sockets buffer. The write must not end before
+// the whole PDU was sent, since sending uses the memory of the command.
 func TestRefusedMidPDU(t *testing.T) {
 	const size = 32 << 20
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
@@ -359,12 +363,13 @@ func TestRefusedMidPDU(t *testing.T) {
 	var status *nvmf.StatusError
 	require.ErrorAs(t, do(q, c), &status)
 	for _, d := range data {
-		clear(d) // it is ours again
+		clear(d) // the write has ended, so its memory may be changed
 	}
 	require.NoError(t, do(q, &nvmf.Command{Opcode: nvmf.Flush}))
 }
 
-// TestRefusedEarly completes a write with an error in the middle of its data.
+// TestRefusedEarly checks a write that the target completes with an error before it
+// has received the data.
 func TestRefusedEarly(t *testing.T) {
 	const size = 1 << 20
 	refuse := true
@@ -379,7 +384,7 @@ func TestRefusedEarly(t *testing.T) {
 		if err := c.Respond(sqe.CID(), nvme.StatusLBARange|nvme.DNR, 0); err != nil {
 			return err
 		}
-		// The host ends what it has begun, at the border of a PDU.
+		// The host completes the H2CData that it has begun, and sends no further one.
 		for {
 			h, head, _, err := c.ReadPDU()
 			switch {

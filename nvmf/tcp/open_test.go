@@ -19,7 +19,8 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// answer makes an Admin hook that answers one kind of command.
+// answer returns an Admin hook that answers the commands of one opcode, and of one
+// Fabrics command type.
 func answer(opcode, fctype uint8, status nvme.Status, result uint64) func(*fakepeer.Conn, *nvme.SQE, []byte) (bool, error) {
 	return func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
 		if sqe.Opcode() != opcode || opcode == nvme.AdminFabrics && sqe.FabricsType() != fctype {
@@ -86,8 +87,8 @@ func TestOpenRefused(t *testing.T) {
 	}
 }
 
-// TestOpenNobody: a closed port, a port that says nothing, one that says
-// something else.
+// TestOpenNobody checks the errors of Open for a closed port, a port that does not
+// answer, and a port of another protocol.
 func TestOpenNobody(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -196,7 +197,7 @@ func TestIdentity(t *testing.T) {
 	})
 }
 
-// TestHost checks what the target is told of the host.
+// TestHost checks the fields of Connect that identify the host.
 func TestHost(t *testing.T) {
 	type told struct {
 		data    nvme.ConnectData
@@ -220,7 +221,8 @@ func TestHost(t *testing.T) {
 	assert.Equal(t, nvme.Connect{SQSize: 31, Attributes: nvme.ConnectNoSQFlow, KATO: 15000}, got.connect)
 }
 
-// TestKeepAlive waits for three, which are to come with a third of the time-out.
+// TestKeepAlive checks that the host sends a Keep Alive at intervals of a third of
+// the keep-alive time-out.
 func TestKeepAlive(t *testing.T) {
 	seen := make(chan time.Time, 100)
 	p := fakepeer.New(nil)
@@ -238,8 +240,8 @@ func TestKeepAlive(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestAdminLost: an association that ends wakes the owner of a queue that
-// waits for an answer which will not come.
+// TestAdminLost checks that the loss of the admin connection ends the commands in
+// flight on I/O queues, long before their time-out.
 func TestAdminLost(t *testing.T) {
 	var waiting atomic.Bool
 	p := fakepeer.New(func(*fakepeer.Conn, *nvme.SQE, []byte) error {
@@ -272,8 +274,8 @@ func TestDiscover(t *testing.T) {
 	assert.Equal(t, []string{targetNQN}, names)
 }
 
-// TestDiscoverHostile: logs that are endless, of another format, or never the
-// same twice.
+// TestDiscoverHostile checks that Discover refuses discovery logs that claim too
+// many records, have an unknown format, or change with every read.
 func TestDiscoverHostile(t *testing.T) {
 	for _, c := range []struct {
 		name, text string

@@ -10,7 +10,7 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// spin polls in vain n times, or until pace says to block.
+// spin polls n times without finding data, or until pace says to block.
 func (p *pace) spin(n int) (polls int, block bool) {
 	for polls < n && !block {
 		polls++
@@ -44,7 +44,7 @@ func TestPace(t *testing.T) {
 
 	p.limit = 100
 	p.spin(50)
-	p.began = time.Now().Add(time.Hour) // the core is this one's, whatever others do
+	p.began = time.Now().Add(time.Hour) // as if this goroutine had run on the core without interruption
 	p.came()
 	assert.Equal(t, 200, p.limit, "more where it helps")
 	p.spin(50)
@@ -59,8 +59,8 @@ func TestPace(t *testing.T) {
 	assert.Equal(t, minSpins, p.limit, "nor while it rests")
 }
 
-// TestPaceRests: where others want the core it polls little, longer and longer,
-// but not where there are cores to spare.
+// TestPaceRests checks that polling rests on an oversubscribed machine, each time
+// twice as long, and that a short preemption on an idle machine causes no rest.
 func TestPaceRests(t *testing.T) {
 	var crowded bool
 	p := pace{limit: maxSpins, oversubscribed: func() bool { return crowded }}
@@ -84,7 +84,7 @@ func TestPaceRests(t *testing.T) {
 }
 
 func TestCrowdedDoesNotAllocate(t *testing.T) {
-	if !raceEnabled { // it makes the buffer of a system call escape
+	if !raceEnabled { // the race detector makes the buffer of a system call escape
 		assert.Zero(t, testing.AllocsPerRun(10, func() { initiator.Oversubscribed() }))
 	}
 }

@@ -27,8 +27,9 @@ func onSocketpair(tb testing.TB) (*conn, int) {
 	return c, pair[1]
 }
 
-// TestAnswerBeforeSent: a response to a command that has not been sent yet,
-// and a second response to one whose first is held back.
+// TestAnswerBeforeSent checks that the connection ends on a response to a command
+// that has not been sent yet. It also ends on a second response to a command whose
+// first response is held back until a PDU of the command was sent.
 func TestAnswerBeforeSent(t *testing.T) {
 	resp := make([]byte, pdu.CapsuleRespSize)
 	(&pdu.Rules{}).Put(resp, pdu.TypeCapsuleResp, 0, 0)
@@ -50,8 +51,9 @@ func TestAnswerBeforeSent(t *testing.T) {
 	}
 }
 
-// A lone read's memory is offered before its header is there. Whatever comes
-// instead of what was guessed, and in whatever portions, is understood.
+// TestGuess checks the guess of a connection with one read in flight: it receives
+// into the memory of the read before it has seen the header. The result must be
+// right for other answers than the guessed one, too, in portions of any size.
 func TestGuess(t *testing.T) {
 	const size = 32 << 10
 	want := make([]byte, size)
@@ -90,7 +92,7 @@ func TestGuess(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%d/%d", name, portion, pieces), func(t *testing.T) {
 					c, peer := onSocketpair(t)
 					require.NoError(t, unix.SetsockoptInt(peer, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20))
-					for range 2 { // after a wrong guess, too
+					for range 2 { // the second read follows a wrong guess
 						got := make([]byte, size)
 						cmd := &nvmf.Command{Opcode: nvmf.Read, Blocks: 8}
 						for i := range pieces {
@@ -125,8 +127,8 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// TestGuessOfTwo: of two reads in flight the later one is answered first. The memory
-// that was offered for the other one gets nothing of it that stays.
+// TestGuessOfTwo checks two reads in flight of which the later one is answered first. Data of
+// the later read may be received into the memory of the earlier one, but must not stay there.
 func TestGuessOfTwo(t *testing.T) {
 	const size = 32 << 10
 	c, peer := onSocketpair(t)

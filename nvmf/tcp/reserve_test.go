@@ -23,15 +23,15 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// restartable is a target in this process that can be started anew at the
-// same address, with a namespace of the same UUID.
+// restartable is a target in this process that can be stopped, and started again
+// at the same address with the same namespace.
 type restartable struct {
 	backing target.Backing
 	target  *target.Target
 	addr    string
 }
 
-// lasting is a Backing that outlives its target.
+// lasting is a Backing that stays open when its target closes.
 type lasting struct{ target.Backing }
 
 func (lasting) Close() error { return nil }
@@ -70,7 +70,7 @@ func TestReservations(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			r := &restartable{addr: "127.0.0.2:0"} // where nobody else takes the port meanwhile
+			r := &restartable{addr: "127.0.0.2:0"} // no other test listens here while the target is stopped
 			var err error
 			r.backing, err = target.NewMemory(64*nvmf.MiB, c.lbaSize)
 			require.NoError(t, err)
@@ -94,16 +94,16 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// odd is a target whose reservations do what a test says.
+// odd is a target whose reservation commands do what the test's function change does.
 type odd struct {
 	mu     sync.Mutex
 	state  nvme.ReservationStatus
 	change func(o *odd, sqe *nvme.SQE, keys *nvme.ReservationKeys) nvme.Status
-	seen   []nvme.ReservationCommand // of what was to change something
-	silent time.Duration             // what its host waits for an answer; 0 is testTimeout
+	seen   []nvme.ReservationCommand // all reservation commands but reports
+	silent time.Duration             // command time-out of its host; 0 is testTimeout
 }
 
-// locked looks at the target while it does nothing.
+// locked calls look while the target executes no command.
 func (o *odd) locked(look func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,13 +138,13 @@ func (o *odd) serve(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 	return c.Respond(sqe.CID(), status, 0)
 }
 
-// No statuses.
+// These values are no statuses: they make the target hang up, or not answer.
 const (
 	hangUp  nvme.Status = 0xffff
 	silence nvme.Status = 0xfffe
 )
 
-// start opens a device of such a target.
+// start starts the target, and opens a device of it.
 func (o *odd) start(t *testing.T) *tcp.Device {
 	p := fakepeer.New(o.serve)
 	p.Controller = func(c *nvme.IdentifyController) { c.SetONCS(c.ONCS() | nvme.ONCSReservation) }
@@ -155,7 +155,8 @@ func (o *odd) start(t *testing.T) *tcp.Device {
 	return d
 }
 
-// obey does what Register and Acquire are to do, with one holder.
+// obey executes Reservation Register and Acquire as the specification says, for
+// types of reservations with one holder.
 func obey(o *odd, sqe *nvme.SQE, keys *nvme.ReservationKeys) nvme.Status {
 	own := func(r nvme.Registrant) bool { return r.HostID == oddHost }
 	s := &o.state
@@ -178,7 +179,7 @@ func obey(o *odd, sqe *nvme.SQE, keys *nvme.ReservationKeys) nvme.Status {
 	return 0
 }
 
-// stranger is another host's registration.
+// stranger returns the registration of another host.
 func stranger(i int, key uint64, holder bool) nvme.Registrant {
 	return nvme.Registrant{CNTLID: 1, Key: key, Holder: holder, HostID: [16]byte{2, byte(i), byte(i >> 8)}}
 }
@@ -277,8 +278,8 @@ func TestReserveOddTargets(t *testing.T) {
 	}
 }
 
-// TestReserveTimes: a target that does not answer, or never agrees, is given
-// up when the context ends.
+// TestReserveTimes checks that Reserve ends with its context when the target does
+// not answer, or always answers Reservation Conflict.
 func TestReserveTimes(t *testing.T) {
 	for name, status := range map[string]nvme.Status{"silence": silence, "conflict": nvme.StatusReservation} {
 		t.Run(name, func(t *testing.T) {
@@ -289,7 +290,7 @@ func TestReserveTimes(t *testing.T) {
 			err := patiently(t, reason, func(ctx context.Context) error { return d.Reserve(ctx, 1) })
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.True(t, reason(err), "the reason of the last attempt: %v", err)
-			// The queue of the caller has not noticed anything.
+			// The device is still usable.
 			q, err := d.OpenQueue(t.Context(), 1)
 			require.NoError(t, err)
 			require.NoError(t, q.Close())
@@ -297,7 +298,8 @@ func TestReserveTimes(t *testing.T) {
 	}
 }
 
-// TestReserveWithoutQueues: the target's only I/O queue is in use.
+// TestReserveWithoutQueues checks the error of Reserve when the only I/O queue that
+// the target grants is in use.
 func TestReserveWithoutQueues(t *testing.T) {
 	p := fakepeer.New(zeros)
 	p.Admin = answer(nvme.AdminSetFeatures, 0, 0, uint64(nvme.NumberOfQueues(1, 1)))
@@ -309,7 +311,8 @@ func TestReserveWithoutQueues(t *testing.T) {
 	assert.ErrorContains(t, err, "reservations take an I/O queue of their own")
 }
 
-// TestNoReservations: what the controller or the namespace lacks.
+// TestNoReservations checks that Reserve fails when the controller or the namespace
+// does not report the necessary support.
 func TestNoReservations(t *testing.T) {
 	for _, x := range []struct {
 		oncs   uint16

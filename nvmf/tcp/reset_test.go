@@ -17,7 +17,7 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// zeros answers every command: reads with zeros.
+// zeros completes every command successfully. Reads return zeros.
 func zeros(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
 	if sqe.Opcode() == nvme.IORead {
 		return c.Data(sqe.CID(), 0, make([]byte, 512*sqe.NLB()), pdu.FlagLast|pdu.FlagSuccess)
@@ -27,8 +27,8 @@ func zeros(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
 
 var flush = &nvmf.Command{Opcode: nvmf.Flush}
 
-// TestResetShared: queues whose connections were cut get new ones within one
-// new association.
+// TestResetShared checks that queues that have lost their connections together
+// reconnect within one new association.
 func TestResetShared(t *testing.T) {
 	p := fakepeer.New(zeros)
 	d, q := scripted(t, p, tcp.Options{})
@@ -56,8 +56,8 @@ func TestResetShared(t *testing.T) {
 	assert.Equal(t, 10, p.Connections(), "five new ones")
 }
 
-// TestResetOneQueue: a connection that is lost alone is replaced within the
-// association, with a queue id that was not used before.
+// TestResetOneQueue checks that a queue that alone has lost its connection
+// reconnects within the same association, with a queue id that was not used before.
 func TestResetOneQueue(t *testing.T) {
 	qids := make(chan uint16, 2)
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
@@ -74,7 +74,8 @@ func TestResetOneQueue(t *testing.T) {
 	assert.Equal(t, 3, p.Connections())
 }
 
-// TestResetChanged: another namespace behind the same name is refused at once.
+// TestResetChanged checks that Reset fails at once when another namespace has the
+// same name.
 func TestResetChanged(t *testing.T) {
 	for name, change := range map[string]func(*nvme.IdentifyNamespace){
 		"UUID":     func(n *nvme.IdentifyNamespace) { n.SetNGUID([16]byte{2}) },
@@ -102,7 +103,8 @@ func TestResetChanged(t *testing.T) {
 	}
 }
 
-// TestResetTries goes on while the target refuses, until the context ends.
+// TestResetTries checks that Reset retries while the target refuses, until its
+// context ends.
 func TestResetTries(t *testing.T) {
 	var refuse atomic.Int32
 	p := fakepeer.New(zeros)
@@ -126,7 +128,8 @@ func TestResetTries(t *testing.T) {
 	assert.ErrorIs(t, err, nvmf.ErrNoSubsystem, "the reason of the last attempt")
 }
 
-// TestCloseInFlight completes what is in flight and what waits.
+// TestCloseInFlight checks that Close ends the commands in flight, and those that
+// wait for a place in the queue.
 func TestCloseInFlight(t *testing.T) {
 	p := fakepeer.New(func(*fakepeer.Conn, *nvme.SQE, []byte) error { return nil })
 	d, _ := scripted(t, p, tcp.Options{})
@@ -147,7 +150,7 @@ func TestCloseInFlight(t *testing.T) {
 	assert.ErrorIs(t, do(q, &c), nvmf.ErrClosed)
 }
 
-// TestDeviceClosed: closing a device ends its queues.
+// TestDeviceClosed checks that closing a device ends its queues.
 func TestDeviceClosed(t *testing.T) {
 	p := fakepeer.New(zeros)
 	d, q := scripted(t, p, tcp.Options{})
@@ -157,7 +160,7 @@ func TestDeviceClosed(t *testing.T) {
 	assert.ErrorIs(t, q.Reset(t.Context()), nvmf.ErrClosed)
 }
 
-// TestNoAllocation: in the steady state no command allocates.
+// TestNoAllocation checks that commands allocate nothing once a queue is warm.
 func TestNoAllocation(t *testing.T) {
 	id := startTarget(t)
 	for _, o := range []tcp.Options{{}, {HeaderDigest: true, DataDigest: true}} {
@@ -184,7 +187,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestQueueIDs: ids in use are not given again, and running out of them says so.
+// TestQueueIDs checks that the id of an open queue is not used for another queue,
+// and that the error says so when all granted queues are in use.
 func TestQueueIDs(t *testing.T) {
 	p := fakepeer.New(zeros)
 	p.Admin = answer(nvme.AdminSetFeatures, 0, 0, uint64(nvme.NumberOfQueues(3, 2)))
@@ -194,7 +198,7 @@ func TestQueueIDs(t *testing.T) {
 	_, err = d.OpenQueue(t.Context(), 2)
 	assert.ErrorContains(t, err, "the target grants only 2 I/O queues")
 	require.NoError(t, second.Close())
-	for range 5 { // 2 again and again
+	for range 5 { // always with id 2
 		second, err = d.OpenQueue(t.Context(), 2)
 		require.NoError(t, err)
 		require.NoError(t, second.Close())
@@ -202,7 +206,8 @@ func TestQueueIDs(t *testing.T) {
 	require.NoError(t, do(first, read(0, make([]byte, 512))))
 }
 
-// TestQueueIDHeld: an id that the target still holds is asked for again.
+// TestQueueIDHeld checks that OpenQueue retries while the target still considers the
+// queue id in use.
 func TestQueueIDHeld(t *testing.T) {
 	var held atomic.Int32
 	held.Store(3)
@@ -217,8 +222,9 @@ func TestQueueIDHeld(t *testing.T) {
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
 }
 
-// TestAssociationGone opens a queue when the target has just forgotten the
-// controller, since the admin connection was lost: that is no refusal.
+// TestAssociationGone checks OpenQueue when the target has removed the controller,
+// as after the loss of the admin connection. The error is that of a lost
+// connection, not that of a refusal.
 func TestAssociationGone(t *testing.T) {
 	p := fakepeer.New(zeros)
 	p.Connect = func(qid uint16) nvme.Status {

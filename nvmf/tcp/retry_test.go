@@ -17,8 +17,8 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// reluctant answers the commands of one opcode with status until it has done
-// so for each of them the given number of times; all others succeed.
+// reluctant fails commands of one opcode with status, the given number of times for
+// each LBA. All other commands succeed.
 func reluctant(opcode uint8, times int, status nvme.Status, seen func(lba uint64, data []byte)) fakepeer.Script {
 	refused := map[uint64]int{}
 	return func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
@@ -43,8 +43,8 @@ func reluctant(opcode uint8, times int, status nvme.Status, seen func(lba uint64
 	}
 }
 
-// TestAgain sends commands with a transient status again, with their data,
-// and hands out every other status as it is.
+// TestAgain checks that the queue retries commands that end with a transient
+// status, with their data, and returns every other status to the caller.
 func TestAgain(t *testing.T) {
 	tests := []struct {
 		status    nvme.Status
@@ -87,7 +87,7 @@ func TestAgain(t *testing.T) {
 				} else if opcode == nvme.IORead {
 					cmds = []*nvmf.Command{read(10, small), read(20, pieces(large)...)}
 				}
-				// The peer is simple and wants the data of one write at a time.
+				// The fake peer asks for the data of one write at a time.
 				err := errors.Join(do(q, cmds[0]), do(q, cmds[1]))
 				require.Empty(t, writes)
 				repeats := q.(*tcp.Queue).Stats().Retries
@@ -105,7 +105,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestAgainHoldsNobodyUp does other commands while one rests.
+// TestAgainHoldsNobodyUp checks that other commands complete while a command waits
+// for its retry.
 func TestAgainHoldsNobodyUp(t *testing.T) {
 	p := fakepeer.New(reluctant(nvme.IOWrite, 1<<30, nvme.StatusNamespaceNotReady, nil))
 	_, q := scripted(t, p, tcp.Options{})
@@ -117,7 +118,8 @@ func TestAgainHoldsNobodyUp(t *testing.T) {
 	require.False(t, w.Done(), "the reads waited")
 }
 
-// TestAgainEnds gives up when the command time-out is over, with the status.
+// TestAgainEnds checks that retries end with the command time-out, and that the
+// command then fails with its status.
 func TestAgainEnds(t *testing.T) {
 	const limit = 2 * time.Second
 	p := fakepeer.New(reluctant(nvme.IOWrite, 1<<30, nvme.StatusNamespaceNotReady, nil))
@@ -135,7 +137,8 @@ func TestAgainEnds(t *testing.T) {
 	require.Zero(t, q.(*tcp.Queue).Stats().Reconnects)
 }
 
-// TestAgainLost: a connection that is lost while a command rests takes it along.
+// TestAgainLost checks that a command that waits for its retry ends with
+// ErrConnectionLost when the connection is lost.
 func TestAgainLost(t *testing.T) {
 	p := fakepeer.New(reluctant(nvme.IOWrite, 1<<30, nvme.StatusNamespaceNotReady, nil))
 	_, q := scripted(t, p, tcp.Options{CommandTimeout: time.Minute})

@@ -5,7 +5,8 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// dispatch plays the admin queue, and calls the script for I/O queues.
+// dispatch executes a command of the admin queue, or calls the script for one of an
+// I/O queue.
 func (c *Conn) dispatch(sqe *nvme.SQE, data []byte) error {
 	cid := sqe.CID()
 	connect := sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsConnect

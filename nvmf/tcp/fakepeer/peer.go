@@ -34,22 +34,24 @@ type Peer struct {
 	// IC changes the ICResp; nil for 4-byte alignment, the digests asked for,
 	// MAXH2CDATA 131072.
 	IC func(req pdu.IC) pdu.IC
-	// Align is what the data of C2HData starts at a multiple of, which is the
-	// target's choice beyond what the host asks for; 0 is 4.
+	// Align is the alignment of the data in C2HData, where the target aligns it more
+	// than the host asks for; 0 is 4.
 	Align uint32
 	// IO handles the commands of I/O queues.
 	IO Script
-	// Admin handles a command of the admin queue and says so, or leaves it.
+	// Admin handles a command of the admin queue and returns true, or returns false
+	// for the default.
 	Admin func(c *Conn, sqe *nvme.SQE, data []byte) (handled bool, err error)
-	// Connect is the status of a Connect to a queue; nil for success. Invalid
-	// parameters are the controller id.
+	// Connect returns the status of the Connect to a queue; nil for success. Connect
+	// Invalid Parameters names the field CNTLID.
 	Connect func(qid uint16) nvme.Status
 	// Controller and Namespace change the Identify pages.
 	Controller func(*nvme.IdentifyController)
 	Namespace  func(*nvme.IdentifyNamespace)
 	// Descriptors is the Namespace Identification Descriptor list.
 	Descriptors []nvme.Descriptor
-	// CAP and CSTS are the values of those properties; CSTS is asked each time.
+	// CAP and CSTS are the values of these properties. CSTS is called for each
+	// Property Get.
 	CAP  nvme.CAP
 	CSTS func() uint64
 
@@ -61,7 +63,7 @@ type Peer struct {
 	count int
 }
 
-// Blocks is the size of the namespace, of 512-byte blocks.
+// Blocks is the size of the namespace, in blocks of 512 bytes.
 const Blocks = 1 << 20
 
 // New returns a peer with a namespace of Blocks blocks of 512 bytes, in-capsule
@@ -171,14 +173,14 @@ func (p *Peer) serve(nc net.Conn) {
 // Conn is one connection of the host.
 type Conn struct {
 	net.Conn
-	// RX is what the host sends, TX what it receives.
+	// RX are the rules of PDUs from the host, TX those of PDUs to the host.
 	RX, TX pdu.Rules
-	// QID is the queue, once connected.
+	// QID is the id of the queue, from its Connect on.
 	QID  uint16
 	peer *Peer
 }
 
-// ErrHangUp ends a connection without a reason.
+// ErrHangUp makes the peer close the connection without a TermReq.
 var ErrHangUp = errors.New("the script hangs up")
 
 func (c *Conn) initialize() error {
@@ -268,15 +270,14 @@ func (c *Conn) Data(cid uint16, offset int, data []byte, flags uint8) error {
 	})
 }
 
-// R2T asks for data.
+// R2T sends an R2T.
 func (c *Conn) R2T(cid, ttag uint16, offset, length uint32) error {
 	return c.Send(pdu.TypeR2T, 0, nil, func(b []byte) {
 		pdu.PutR2T(b, pdu.R2T{CID: cid, TTag: ttag, Offset: offset, Length: length})
 	})
 }
 
-// ReadData reads H2CData until length bytes have come, and checks what the
-// host says of them.
+// ReadData reads H2CData until it has length bytes, and checks their headers.
 func (c *Conn) ReadData(cid, ttag uint16, offset, length uint32) ([]byte, error) {
 	var all []byte
 	for uint32(len(all)) < length {
