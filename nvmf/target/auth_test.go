@@ -19,7 +19,8 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// guarded serves one namespace to testHost, which has keys.
+// guarded serves one namespace to testHost, which has to authenticate with the
+// returned keys.
 func guarded(t testing.TB) (net.Addr, dhchap.Keys) {
 	c, keys := guardedConfig(t)
 	_, addr := serve(t, c)
@@ -33,7 +34,8 @@ func guardedConfig(t testing.TB) (target.Config, dhchap.Keys) {
 	return c, keys
 }
 
-// connectBarred sends a Connect that succeeds and asks for authentication.
+// connectBarred sends a Connect, and expects success with a request for
+// authentication.
 func (h *client) connectBarred(qid, cntlid uint16) uint16 {
 	s, d := h.connectCommand(qid, cntlid)
 	h.capsule(s, d[:])
@@ -81,8 +83,8 @@ func hostOffering(keys dhchap.Keys, group dhchap.Group) *dhchap.Host {
 		Offer: dhchap.Offer{Groups: []dhchap.Group{group}}})
 }
 
-// authenticate proves who we are and returns the messages of both sides. It
-// stops early if the target finds something wrong.
+// authenticate authenticates as the host and returns the messages of both sides.
+// It stops early if the target reports a failure.
 func (h *client) authenticate(keys dhchap.Keys) (messages [][]byte, err error) {
 	host := hostSide(keys)
 	next := host.Start()
@@ -103,8 +105,9 @@ func (h *client) authenticate(keys dhchap.Keys) (messages [][]byte, err error) {
 	return messages, nil
 }
 
-// TestBarred: nothing but authentication is done for a host that has not
-// proved who it is, on the admin queue as on others.
+// TestBarred checks that the target refuses all commands but those of the
+// authentication, on the admin queue and on I/O queues, before the host has
+// authenticated.
 func TestBarred(t *testing.T) {
 	addr, keys := guarded(t)
 	commands := func(h *client) []*nvme.SQE {
@@ -128,7 +131,7 @@ func TestBarred(t *testing.T) {
 	admin := dial(t, addr, 0)
 	cntlid := admin.connectBarred(0, nvme.CNTLIDDynamic)
 	refused(admin)
-	// An I/O queue of a controller that is not authenticated is none yet.
+	// The target refuses I/O queues before the admin queue has authenticated.
 	queue := dial(t, addr, 0)
 	s, d := queue.connectCommand(1, cntlid)
 	queue.capsule(s, d[:])
@@ -144,7 +147,7 @@ func TestBarred(t *testing.T) {
 	_, status := queue.readBlocks(0, 1, 4096)
 	assert.Zero(t, status)
 
-	// Again, while in use, with commands between the messages.
+	// Authenticate again, with commands between the messages.
 	host := hostSide(keys)
 	require.Zero(t, queue.authSend(host.Start()))
 	_, status = queue.readBlocks(0, 1, 4096)
@@ -155,14 +158,15 @@ func TestBarred(t *testing.T) {
 	require.NoError(t, err)
 	queue.capsule(queue.command(nvme.IOFlush), nil)
 	assert.Zero(t, queue.response().Status())
-	// A queue that does it wrong is ended.
+	// A failed authentication ends the connection.
 	require.Zero(t, queue.authSend(host.Start()))
 	answer, _ := queue.authReceive()
 	assert.Equal(t, []byte{0, 0xf1, 1, byte(dhchap.IncorrectMessage)}, []byte{answer[0], answer[1], answer[6], answer[7]})
 	queue.ends(0)
 }
 
-// TestWrongProof: failures reach the host, and then the connection ends.
+// TestWrongProof checks that a host receives the failure message of a failed
+// authentication, and that the connection ends after it.
 func TestWrongProof(t *testing.T) {
 	addr, keys := guarded(t)
 	h := dial(t, addr, 0)
@@ -223,7 +227,8 @@ func TestWrongProof(t *testing.T) {
 	})
 }
 
-// TestSecurityFields: commands that are not what they should be.
+// TestSecurityFields checks that the target refuses authentication commands with
+// invalid fields.
 func TestSecurityFields(t *testing.T) {
 	addr, _ := guarded(t)
 	h := dial(t, addr, 0)
@@ -256,13 +261,14 @@ func TestSecurityFields(t *testing.T) {
 	assert.Equal(t, nvme.StatusInvalidOpcode|nvme.DNR, h.authSend(make([]byte, 72)), "no host has a key")
 }
 
-// TestAuthenticationTimeout: who stops half-way is cut off.
+// TestAuthenticationTimeout checks that the connection of a host ends that does not
+// complete its authentication in time.
 func TestAuthenticationTimeout(t *testing.T) {
 	c, keys := guardedConfig(t)
 	tgt, err := target.New(c)
 	require.NoError(t, err)
 	defer tgt.Close(context.Background())
-	target.SetPatience(tgt, 2*time.Second) // for what a busy machine does in no time
+	target.SetPatience(tgt, 2*time.Second) // long enough for the first host on a busy machine
 	proved := pair(t, tgt)
 	proved.initialise(0)
 	proved.connectBarred(0, nvme.CNTLIDDynamic)
@@ -290,8 +296,8 @@ func TestAuthenticationTimeout(t *testing.T) {
 	proved.setProperty(nvme.PropertyCC, nvme.CCFabrics)
 }
 
-// TestExpensiveInTurn: a host whose exchange waits for those of others is cut
-// off like any other, and counts as asleep.
+// TestExpensiveInTurn checks a connection whose Diffie-Hellman computation waits for
+// those of other connections. It counts as asleep, and can be ended in all ways.
 func TestExpensiveInTurn(t *testing.T) {
 	for name, end := range map[string]func(*target.Target) error{
 		"Cut":             func(tgt *target.Target) error { tgt.Cut(func(target.Host) bool { return true }); return nil },
@@ -338,7 +344,8 @@ func TestExpensiveInTurn(t *testing.T) {
 	}
 }
 
-// TestLargeGroups: the groups that cost most are nobody's to ask for.
+// TestLargeGroups checks that a target without a policy refuses the two largest
+// Diffie-Hellman groups.
 func TestLargeGroups(t *testing.T) {
 	addr, keys := guarded(t)
 	for _, group := range []dhchap.Group{dhchap.FFDHE6144, dhchap.FFDHE8192} {
@@ -351,9 +358,9 @@ func TestLargeGroups(t *testing.T) {
 	}
 }
 
-// TestOneCommandAtATime: a host that has not proved who it is cannot make the
-// target keep space for more: two that wait for data are one too many. It has
-// all of its queue afterwards.
+// TestOneCommandAtATime checks that a second command that waits for data ends the
+// connection of a host that has not authenticated. After the authentication the
+// host can use its whole queue.
 func TestOneCommandAtATime(t *testing.T) {
 	addr, keys := guarded(t)
 	h := dial(t, addr, 0)
@@ -380,8 +387,8 @@ func TestOneCommandAtATime(t *testing.T) {
 	}
 }
 
-// TestImpostorsQueue: who knows the host's names but not its key is in the way
-// of none of its queues.
+// TestImpostorsQueue checks that a host that knows the names of another host, but
+// not its key, cannot prevent that host from connecting its queues.
 func TestImpostorsQueue(t *testing.T) {
 	addr, keys := guarded(t)
 	admin := dial(t, addr, 0)
@@ -399,7 +406,7 @@ func TestImpostorsQueue(t *testing.T) {
 	_, err = impostor.authenticate(dhchap.Keys{Host: keys.Controller})
 	require.Error(t, err)
 	impostor.ends(0)
-	// Of two that both know the key the later one is refused.
+	// A second connection for the same queue is refused, even with the key.
 	host := hostSide(dhchap.Keys{Host: keys.Host})
 	require.Zero(t, second.authSend(host.Start()))
 	challenge, _ := second.authReceive()
@@ -413,7 +420,8 @@ func TestImpostorsQueue(t *testing.T) {
 	assert.Zero(t, status)
 }
 
-// TestKeysAreChecked: a subsystem with a host that has no secret is refused.
+// TestKeysAreChecked checks that New refuses keys without a secret, and keys of a
+// host whose name is no NQN.
 func TestKeysAreChecked(t *testing.T) {
 	for nqn, keys := range map[string]dhchap.Keys{testHost: {}, "host": {Host: dhchap.NewSecret(dhchap.SHA256)}} {
 		_, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: testNQN, Keys: map[string]dhchap.Keys{nqn: keys}}}})
@@ -421,8 +429,8 @@ func TestKeysAreChecked(t *testing.T) {
 	}
 }
 
-// TestKeysOfAll: subsystems without keys of their own take the target's, those
-// that come later, too.
+// TestKeysOfAll checks that the keys of the target apply to subsystems without keys
+// of their own, also to subsystems that are added later.
 func TestKeysOfAll(t *testing.T) {
 	c, _ := guardedConfig(t)
 	c.Keys, c.Subsystems[0].Keys = c.Subsystems[0].Keys, nil
@@ -444,8 +452,8 @@ func TestKeysOfAll(t *testing.T) {
 	}
 }
 
-// TestReplacedKeys: who is connected with a key that is replaced or gone is cut
-// off, and nobody else.
+// TestReplacedKeys checks that new keys end the connections of exactly those hosts
+// whose key has changed.
 func TestReplacedKeys(t *testing.T) {
 	keys := func() dhchap.Keys { return dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256)} }
 	old, mine := keys(), keys()
@@ -487,7 +495,7 @@ func TestReplacedKeys(t *testing.T) {
 			require.ErrorContains(t, c.set(tgt, dhchap.Keys{}), "has no key")
 		})
 	}
-	// Keys of the target are none of a subsystem that has its own.
+	// Keys of the target do not apply to a subsystem with keys of its own.
 	config, theirs := guardedConfig(t)
 	tgt, addr := serve(t, config)
 	h := dial(t, addr, 0)
@@ -498,8 +506,8 @@ func TestReplacedKeys(t *testing.T) {
 	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
 }
 
-// TestHostsOfARun: the processes of a run have one host identifier, whichever
-// hosts they are on, and authenticate as those: a reservation is for all.
+// TestHostsOfARun checks hosts with different NQNs and keys but with the same host
+// identifier, as the hosts of one run. They share one reservation.
 func TestHostsOfARun(t *testing.T) {
 	hosts := map[string]dhchap.Keys{}
 	for _, nqn := range []string{testHost, testHost + "2"} {
@@ -523,8 +531,8 @@ func TestHostsOfARun(t *testing.T) {
 	}
 }
 
-// TestHostWithoutKey: where some hosts have keys, one that has none is not let in,
-// though no list of hosts keeps it out.
+// TestHostWithoutKey checks that a subsystem with keys refuses a host without a key,
+// even if the subsystem has no list of hosts.
 func TestHostWithoutKey(t *testing.T) {
 	c, _ := guardedConfig(t)
 	c.Subsystems[0].Hosts = nil

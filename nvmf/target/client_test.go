@@ -19,7 +19,7 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// client is a host that does what it is told, PDU by PDU.
+// client is a host whose PDUs the test sends and receives one by one.
 type client struct {
 	t        testing.TB
 	c        net.Conn
@@ -31,8 +31,8 @@ type client struct {
 
 const testHost = "nqn.2014-08.org.example:host"
 
-// hang is how long nothing takes, on however busy a machine: what is not there
-// by then never comes.
+// hang is longer than any operation takes, even on a busy machine. An operation
+// that takes longer counts as one that never ends.
 const hang = 5 * time.Minute
 
 // dial connects and exchanges ICReq and ICResp.
@@ -55,7 +55,8 @@ func (h *client) initialise(digests uint8) {
 	h.recv = pdu.Rules{HeaderDigest: hd, DataDigest: dd, MaxData: 1 << 20}
 }
 
-// pair connects without TCP, which would run out of ports.
+// pair connects through a socket pair, since many TCP connections would use up the
+// ports.
 func pair(t testing.TB, tgt *target.Target) *client {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -68,7 +69,7 @@ func pair(t testing.TB, tgt *target.Target) *client {
 	return &client{t: t, c: c, send: pdu.Rules{FromHost: true}, recv: pdu.Rules{MaxData: 1 << 20}}
 }
 
-// connect only opens the connection.
+// connect opens a TCP connection, and sends nothing.
 func connect(t testing.TB, addr net.Addr) *client {
 	c, err := net.Dial("tcp", addr.String())
 	require.NoError(t, err)
@@ -178,7 +179,7 @@ func (h *client) setProperty(offset uint32, value uint64) {
 	require.Zero(h.t, h.response().Status())
 }
 
-// io2 returns an I/O queue of a new controller, whose admin queue it returns too.
+// io2 returns the admin queue and one I/O queue of a new controller.
 func io2(t testing.TB, addr net.Addr, digests uint8) (admin, queue *client) {
 	admin = dial(t, addr, digests)
 	id := admin.admin()
@@ -187,14 +188,14 @@ func io2(t testing.TB, addr net.Addr, digests uint8) (admin, queue *client) {
 	return admin, queue
 }
 
-// join makes h I/O queue 1 of a controller.
+// join connects h as I/O queue 1 of a controller.
 func (h *client) join(cntlid uint16) {
 	s, d := h.connectCommand(1, cntlid)
 	h.capsule(s, d[:])
 	require.Zero(h.t, h.response().Status())
 }
 
-// rw returns Read or Write of blocks.
+// rw returns a Read or Write command.
 func (h *client) rw(opcode uint8, lba uint64, blocks, length uint32) *nvme.SQE {
 	s := h.command(opcode)
 	s.SetRange(lba, blocks, 0)

@@ -21,12 +21,12 @@ import (
 
 func cqe(b []byte) *nvme.CQE { return pdu.CQEOf(b) }
 
-// answerR2T sends all that an R2T asks for.
+// answerR2T sends the data for an R2T in one H2CData.
 func (h *client) answerR2T(b, data []byte) {
 	h.h2c(pdu.Data(pdu.R2TOf(b)), true, data)
 }
 
-// silent expects that nothing comes for a while.
+// silent expects that the target sends nothing for a while.
 func (h *client) silent(d time.Duration) {
 	h.t.Helper()
 	require.NoError(h.t, h.c.SetReadDeadline(time.Now().Add(d)))
@@ -37,15 +37,15 @@ func (h *client) silent(d time.Duration) {
 	require.NoError(h.t, h.c.SetReadDeadline(time.Now().Add(hang)))
 }
 
-// taken waits until the target has taken in all that h, a pair, has sent, and
-// has done what it can with it.
+// taken waits until the target has received and processed all bytes that h has
+// sent. h has to be a pair.
 func (h *client) taken(tgt *target.Target) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool { return h.queued(unix.TIOCOUTQ) == 0 && target.Running(tgt) == 0 }, hang, time.Millisecond)
 }
 
-// queued returns how much h, a pair, has not read (TIOCINQ) or the target has
-// not read of it (TIOCOUTQ); -1 if it cannot be told.
+// queued returns the number of bytes that h has not read yet (TIOCINQ), or that the
+// target has not read yet (TIOCOUTQ), and -1 on errors. h has to be a pair.
 func (h *client) queued(which uint) int {
 	n := -1
 	if raw, err := h.c.(*net.UnixConn).SyscallConn(); err == nil {
@@ -54,8 +54,8 @@ func (h *client) queued(which uint) int {
 	return n
 }
 
-// takeOver makes old a writer that holds the reservation, and returns the
-// other host, registered.
+// takeOver connects two registered hosts, of which old holds a Write Exclusive
+// reservation.
 func takeOver(t *testing.T, addr net.Addr) (old, next *client) {
 	old, next = guest(t, addr, 1), guest(t, addr, 2)
 	begin(t, old, next)
@@ -68,14 +68,14 @@ func begin(t *testing.T, old, next *client) {
 	require.Zero(t, next.register(2))
 }
 
-// TestPreemptAbortsWrites: data of a write that comes after the preemption
-// goes nowhere, however far the write had got.
+// TestPreemptAbortsWrites checks that data of a write that arrives after a preemption
+// changes no block, whatever part of the write has arrived before.
 func TestPreemptAbortsWrites(t *testing.T) {
 	const size = 64 << 10
 	for _, backing := range []struct {
 		name string
 		make func(testing.TB, nvmf.Bytes, nvmf.Bytes) target.Backing
-		// partial: what came before the preemption is in the namespace.
+		// partial means that the data that arrives before the preemption is in the namespace at once.
 		partial bool
 	}{{"memory", memory, true}, {"file", file, true}, {"device", wrapped, false}} {
 		for _, action := range []uint8{nvme.ReservationPreempt, nvme.ReservationPreemptAbort} {
@@ -88,7 +88,7 @@ func TestPreemptAbortsWrites(t *testing.T) {
 					require.Equal(t, pdu.TypeR2T, x.Type)
 					r := pdu.R2TOf(b)
 					data := bytes.Repeat([]byte{0xee}, size)
-					// One PDU with all of it, of which a part is sent.
+					// One PDU has all data, and a part of the PDU is sent before the preemption.
 					p := make([]byte, pdu.MaxHeaderSize)
 					n := old.send.Put(p, pdu.TypeH2CData, pdu.FlagLast, size)
 					pdu.PutData(p, pdu.Data{CID: r.CID, TTag: r.TTag, Length: size})
@@ -123,8 +123,8 @@ func TestPreemptAbortsWrites(t *testing.T) {
 	}
 }
 
-// TestPreemptAbortsCapsules does the same to data in the capsule and to ranges
-// to deallocate.
+// TestPreemptAbortsCapsules checks that a preemption aborts a Write with in-capsule
+// data and a Dataset Management command, when their capsules have partly arrived.
 func TestPreemptAbortsCapsules(t *testing.T) {
 	tgt, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	old, next := paired(t, tgt, 1), guest(t, addr, 2)
@@ -138,7 +138,7 @@ func TestPreemptAbortsCapsules(t *testing.T) {
 	key := uint64(1)
 	for _, p := range [][]byte{write, old.encode(s, r[:])} {
 		old.write(p[:len(p)-5])
-		old.taken(tgt) // it has begun
+		old.taken(tgt) // the target has the first part
 		require.Zero(t, next.acquire(nvme.ReservationPreemptAbort, nvme.WriteExclusive, 2, key))
 		next.capsule(next.rw(nvme.IOWrite, 0, 2, 0), mine)
 		require.Zero(t, next.response().Status())
@@ -147,7 +147,7 @@ func TestPreemptAbortsCapsules(t *testing.T) {
 		got, status := next.readBlocks(0, 2, 8192)
 		require.Zero(t, status)
 		assert.True(t, bytes.Equal(mine, got))
-		// And back again, for the next one.
+		// The first host takes the reservation back, for the next command.
 		require.Zero(t, old.register(3))
 		require.Zero(t, old.acquire(nvme.ReservationPreempt, nvme.WriteExclusive, 3, 2))
 		require.Zero(t, next.register(2))
@@ -155,12 +155,12 @@ func TestPreemptAbortsCapsules(t *testing.T) {
 	}
 }
 
-// stuck is a Backing with one write, the next one after arm, that takes as
-// long as the test wants.
+// stuck is a Backing whose next write, after armed was set, does not end before
+// release is called.
 type stuck struct {
 	target.Backing
 	arrived chan struct{} // closed when the write has begun
-	release func()        // lets it end
+	release func()        // lets the write end
 	end     chan struct{}
 	armed   atomic.Bool
 }
@@ -171,7 +171,7 @@ func newStuck(b target.Backing) *stuck {
 	return s
 }
 
-// Memory: none, so that data goes through WriteAt.
+// Memory returns nil, so that the target writes with WriteAt.
 func (s *stuck) Memory() []byte { return nil }
 
 func (s *stuck) WriteAt(p []byte, offset int64) error {
@@ -182,9 +182,9 @@ func (s *stuck) WriteAt(p []byte, offset int64) error {
 	return s.Backing.WriteAt(p, offset)
 }
 
-// TestPreemptWaitsForExecution: a write that is being executed ends before
-// the preemption does, and before any later command of the new host that asks
-// for the reservation.
+// TestPreemptWaitsForExecution checks that a preemption does not complete while a
+// write of the preempted host is being executed. A later Acquire of the new host has
+// to wait, too.
 func TestPreemptWaitsForExecution(t *testing.T) {
 	for _, action := range []uint8{nvme.ReservationPreempt, nvme.ReservationPreemptAbort} {
 		b := newStuck(memory(t, nvmf.MiB, 4096))
@@ -202,7 +202,7 @@ func TestPreemptWaitsForExecution(t *testing.T) {
 		again, data := sibling.reservation(nvme.IOReservationAcquire, nvme.ReservationCommand{Type: nvme.WriteExclusive}, 2, 0)
 		sibling.capsule(again, data)
 		sibling.silent(50 * time.Millisecond)
-		// The new host itself is not held up.
+		// Reads of the new host do not wait.
 		_, status := next.readBlocks(1, 1, 4096)
 		assert.Zero(t, status)
 		b.release()
@@ -215,8 +215,8 @@ func TestPreemptWaitsForExecution(t *testing.T) {
 	}
 }
 
-// TestPreemptWaitsForEnded: a connection that is gone counts while its thread
-// still executes something.
+// TestPreemptWaitsForEnded checks that a preemption waits for a write that is still
+// being executed although its connection has ended.
 func TestPreemptWaitsForEnded(t *testing.T) {
 	b := newStuck(memory(t, nvmf.MiB, 4096))
 	tgt, addr := serve(t, one(b))
@@ -235,8 +235,8 @@ func TestPreemptWaitsForEnded(t *testing.T) {
 	old.ends(0)
 }
 
-// TestPreemptEachOther: two hosts that take the namespace from each other all
-// the time do not lock up.
+// TestPreemptEachOther checks that two hosts that continually preempt each other do
+// not deadlock.
 func TestPreemptEachOther(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	var wg sync.WaitGroup
@@ -258,8 +258,8 @@ func TestPreemptEachOther(t *testing.T) {
 	wg.Wait()
 }
 
-// TestExclusiveAccessStopsReads: a read that is being sent to a host that does
-// not take it is ended with the connection.
+// TestExclusiveAccessStopsReads checks that an Exclusive Access reservation ends the
+// connection of another host to which data of a read is being sent.
 func TestExclusiveAccessStopsReads(t *testing.T) {
 	tgt, addr := serve(t, one(memory(t, 64*nvmf.MiB, 4096)))
 	old, next := paired(t, tgt, 1), guest(t, addr, 2)
@@ -267,7 +267,7 @@ func TestExclusiveAccessStopsReads(t *testing.T) {
 	for range 30 {
 		old.capsule(old.rw(nvme.IORead, 0, 256, 1<<20), nil)
 	}
-	// No socket holds all of the first one: it is under way from now on.
+	// The first read is larger than the socket buffers, so it is partly sent from now on.
 	require.Eventually(t, func() bool { return old.queued(unix.TIOCINQ) > 0 }, hang, time.Millisecond)
 	require.Zero(t, next.acquire(nvme.ReservationAcquire, nvme.ExclusiveAccess, 2, 0))
 	responses := 0
@@ -284,8 +284,9 @@ func TestExclusiveAccessStopsReads(t *testing.T) {
 	assert.Less(t, responses, 30, "the connection has ended")
 }
 
-// TestPreemptWithoutReservation: what is not forbidden is aborted only if the
-// host asks for that.
+// TestPreemptWithoutReservation checks preemptions of registrants when there is no
+// reservation. Preempt and Abort aborts the write of the preempted host, and Preempt
+// does not.
 func TestPreemptWithoutReservation(t *testing.T) {
 	for action, want := range map[uint8]nvme.Status{nvme.ReservationPreempt: 0, nvme.ReservationPreemptAbort: nvme.StatusPreemptAbort} {
 		_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))

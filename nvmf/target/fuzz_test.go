@@ -25,7 +25,8 @@ const (
 	fuzzTime   = 2 * hang
 )
 
-// FuzzConnection sends arbitrary bytes after some of the handshake.
+// FuzzConnection sends arbitrary bytes at different stages of a connection. The
+// target has to end the connection, and to serve another host.
 func FuzzConnection(f *testing.F) {
 	f.Add(uint8(0), []byte{})
 	f.Add(uint8(1), make([]byte, 200))
@@ -57,7 +58,7 @@ func FuzzConnection(f *testing.F) {
 				h.initialise(0)
 				h.connectBarred(0, nvme.CNTLIDDynamic)
 			}
-			_, _ = h.c.Write(b) // the target may have had enough before the end
+			_, _ = h.c.Write(b) // the target may end the connection before it has read all
 			_ = h.c.(*net.UnixConn).CloseWrite()
 			require.NoError(t, h.c.SetDeadline(time.Now().Add(hang)))
 			for {
@@ -71,7 +72,7 @@ func FuzzConnection(f *testing.F) {
 	})
 }
 
-// serves checks that the target takes another host.
+// serves checks that the target still serves another host.
 func serves(t *testing.T, tgt *target.Target) {
 	other := pair(t, tgt)
 	other.initialise(0)
@@ -79,13 +80,13 @@ func serves(t *testing.T, tgt *target.Target) {
 	_ = other.c.Close()
 }
 
-// commandScript is how many bytes make a command: which, on which queue, how
-// much data, and two edits of the entry.
+// commandScript is the number of bytes of a script for one command: the command, the
+// queue, the amount of data, and two edits of the submission queue entry.
 const commandScript = 3 + 16
 
-// FuzzCommands sends commands that make sense but for a script's edits, and
-// serves what the target asks for. Every command is answered, once, with no
-// more data than it asked for, or the connection ends.
+// FuzzCommands sends valid commands with a script's edits, and the data that the
+// target asks for. The target has to answer each command once, with at most as
+// much data as the command asks for, or to end the connection.
 func FuzzCommands(f *testing.F) {
 	tgt, err := target.New(one(memory(f, nvmf.MiB, 512)))
 	require.NoError(f, err)
@@ -121,7 +122,8 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// commands is what scripts begin with: opcode, fabrics type, dword 10, length of the data.
+// commands has the commands before the edits of a script: opcode, Fabrics command type,
+// dwords 10 and 11, length of the data.
 var commands = []struct {
 	opcode, fctype uint8
 	dw10, dw11     uint32
@@ -142,14 +144,14 @@ var commands = []struct {
 	{opcode: nvme.IOVerify},
 }
 
-// session is a queue of a host that plays by the rules of the transport.
+// session is a queue of a host that conforms to the transport protocol.
 type session struct {
 	*client
 	held map[uint16]bool // Asynchronous Event Requests
 }
 
-// command sends one command and serves it until it is answered. It returns
-// false when the connection has ended.
+// command sends one command, and the data that the target asks for, until the target
+// answers. It returns false if the connection has ended.
 func (s *session) command(t *testing.T, script []byte) bool {
 	base := commands[int(script[0])%len(commands)]
 	sqe := s.client.command(base.opcode)
@@ -188,7 +190,7 @@ func (s *session) command(t *testing.T, script []byte) bool {
 	return s.serve(t, sqe)
 }
 
-// serve gives the target what it asks for until it has answered sqe.
+// serve sends the data that the target asks for, until the target has answered sqe.
 func (s *session) serve(t *testing.T, sqe *nvme.SQE) bool {
 	var got uint32
 	for {
@@ -225,8 +227,8 @@ func (s *session) serve(t *testing.T, sqe *nvme.SQE) bool {
 	}
 }
 
-// TestHostThatDoesNotRead asks for more answers than fit anywhere and fetches
-// them late.
+// TestHostThatDoesNotRead has a host ask for more data than sockets buffer, and read
+// it late. The target must need little memory meanwhile, and serve other hosts.
 func TestHostThatDoesNotRead(t *testing.T) {
 	tgt, err := target.New(one(memory(t, nvmf.MiB, 512)))
 	require.NoError(t, err)
@@ -238,7 +240,7 @@ func TestHostThatDoesNotRead(t *testing.T) {
 	h.capsule(s, d[:])
 	require.Zero(t, h.response().Status())
 	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
-	go func() { // it may have to wait until some are fetched
+	go func() { // writing may block until the host reads answers
 		for range pages {
 			s := h.command(nvme.AdminGetLogPage)
 			s.SetLogPage(nvme.LogEffects, 0, length)
@@ -248,7 +250,7 @@ func TestHostThatDoesNotRead(t *testing.T) {
 			}
 		}
 	}()
-	// Others cost some as well, 50 KB each: so many whatever the machine.
+	// Each of the other hosts needs 50 KB as well, so their number is fixed.
 	hostile.Bounded(t, 16<<20, fuzzTime, func() {
 		for range 30 {
 			serves(t, tgt)
@@ -266,7 +268,7 @@ func TestHostThatDoesNotRead(t *testing.T) {
 	t.Fatalf("%d of %d commands were answered", h.answered, pages)
 }
 
-// skip reads a PDU and forgets its data.
+// skip reads a PDU and discards its data.
 func (h *client) skip(t *testing.T) (pdu.Header, []byte) {
 	b := make([]byte, pdu.MaxHeaderSize)
 	_, err := io.ReadFull(h.c, b[:8])
@@ -278,9 +280,9 @@ func (h *client) skip(t *testing.T) (pdu.Header, []byte) {
 	return x, b
 }
 
-// TestHalfOpen: hosts that connect and never become one: silent, dripping
-// bytes of an ICReq, or sending commands before Connect without an end. Each
-// loses its connection in time, and others have places meanwhile.
+// TestHalfOpen checks connections that never complete a Connect: silent ones, those
+// that send an ICReq byte by byte, and those that send other commands all the time.
+// Each of them ends in time, and meanwhile other hosts can connect.
 func TestHalfOpen(t *testing.T) {
 	c := one(memory(t, nvmf.MiB, 512))
 	c.MaxConnections = 8
@@ -312,7 +314,7 @@ func TestHalfOpen(t *testing.T) {
 	require.Less(t, time.Since(start), hang/2)
 }
 
-// drip sends a byte at a time, or commands at full speed, until that fails.
+// drip sends req byte by byte, or commands at full speed if how is 2, until writing fails.
 func drip(h *client, how int, req []byte) {
 	for i := 0; ; i++ {
 		b := req[i%len(req):][:1]
@@ -327,8 +329,8 @@ func drip(h *client, how int, req []byte) {
 	}
 }
 
-// TestTooManyConnections: a host that opens as many as it can leaves those that were let
-// in alone, and ends its own older ones.
+// TestTooManyConnections checks that the connections of a host that opens too many without
+// Connect end each other, the oldest first, and do not end the connections of other hosts.
 func TestTooManyConnections(t *testing.T) {
 	c := one(memory(t, nvmf.MiB, 512))
 	c.MaxConnections = 16
@@ -355,8 +357,8 @@ func TestTooManyConnections(t *testing.T) {
 	assert.Zero(t, status)
 }
 
-// FuzzAuthentication proves who it is with edited messages, in commands with
-// edited fields. The target answers or ends the connection.
+// FuzzAuthentication authenticates with edited messages, in commands with edited
+// fields. The target has to answer, or to end the connection.
 func FuzzAuthentication(f *testing.F) {
 	c, keys := guardedConfig(f)
 	tgt, err := target.New(c)
@@ -400,8 +402,8 @@ func FuzzAuthentication(f *testing.F) {
 	})
 }
 
-// attempt runs one command of an authentication, with its data in H2CData or
-// C2HData. It returns false when the connection has ended.
+// attempt executes one command of an authentication, with its data in H2CData or
+// C2HData. It returns false if the connection has ended.
 func (s *session) attempt(t *testing.T, fctype uint8, message []byte, edit func(*nvme.SQE)) bool {
 	sqe := s.security(fctype, securityOf(len(message)))
 	edit(sqe)

@@ -6,7 +6,8 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// BenchmarkNoLimit is what a namespace without a limit pays for each command.
+// BenchmarkNoLimit measures the cost of the limit's code for each command of a
+// namespace without a limit.
 func BenchmarkNoLimit(b *testing.B) {
 	a := &attachment{namespace: &namespace{id: 1}}
 	c, m := &conn{qid: 1, attached: map[uint32]*attachment{1: a}}, &command{at: a}

@@ -9,7 +9,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestLimitAllocatesNothing, whether there is one or not.
+// TestLimitAllocatesNothing checks that commands allocate nothing, with a limit and
+// without.
 func TestLimitAllocatesNothing(t *testing.T) {
 	for _, rate := range []nvmf.Bytes{0, 1 << 50, MinRate} {
 		n := &namespace{}
@@ -24,16 +25,16 @@ func TestLimitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDebtOfOneCommand: the largest command at the lowest rate is paid for in
-// a second.
+// TestDebtOfOneCommand checks that the largest command delays the next one by at most
+// a second at the lowest rate.
 func TestDebtOfOneCommand(t *testing.T) {
 	l := newLimit(MinRate)
 	before := l.take(maxTransfer)
 	assert.LessOrEqual(t, l.take(maxTransfer)-before, int64(time.Second))
 }
 
-// TestDebtOfMany: however many connections share a small limit, each is served
-// before its host takes it for lost; a few get what the limit says.
+// TestDebtOfMany checks that no connection waits for longer than limitDebt, however
+// many connections share a low limit. A few connections wait as the limit says.
 func TestDebtOfMany(t *testing.T) {
 	for _, connections := range []int{4, 128, 1024} {
 		l := newLimit(MinRate)

@@ -29,7 +29,7 @@ func openQueue(t testing.TB, addr net.Addr, nsid int) nvmf.Queue {
 	return q
 }
 
-// move runs n commands of 1 MiB, all in flight together.
+// move executes n commands of 1 MiB, all in flight at the same time.
 func move(q nvmf.Queue, op nvmf.Opcode, n int) error {
 	var cmds []*nvmf.Command
 	for range n {
@@ -39,9 +39,9 @@ func move(q nvmf.Queue, op nvmf.Opcode, n int) error {
 	return q.Wait(cmds)
 }
 
-// TestRate measures what two hosts get out of one limit together, in reads and
-// writes, that it holds up nobody on another namespace, and wakes up who waits for it
-// when it goes.
+// TestRate checks that the limit of a namespace applies to the reads and writes of two
+// hosts together. It does not delay commands to another namespace. Connections that wait
+// for the limit continue when it is removed.
 func TestRate(t *testing.T) {
 	const rate = 16 * nvmf.MiB
 	c := one(memory(t, 16*nvmf.MiB, 4096))
@@ -55,12 +55,12 @@ func TestRate(t *testing.T) {
 		group.Go(func() { assert.NoError(t, move(q, op, 16)) })
 	}
 	group.Wait()
-	// Two commands are through before their connections wait for them.
+	// The first command of each connection is executed before the connection waits.
 	assert.Greater(t, time.Since(start), 1760*time.Millisecond, "32 MiB at 16 MiB/s")
 
 	require.NoError(t, tgt.SetRate(testNQN, 2, target.MinRate))
 	free, q := openQueue(t, addr, 1), openQueue(t, addr, 2)
-	const minutes = 120 // so many MiB at 1 MiB/s are two
+	const minutes = 120 // MiB, which take two minutes at 1 MiB/s
 	done := make(chan error, 1)
 	start = time.Now()
 	go func() { done <- move(q, nvmf.Read, minutes) }()
@@ -75,8 +75,8 @@ func TestRate(t *testing.T) {
 	require.ErrorIs(t, tgt.SetRate(testNQN+"x", 2, 0), nvmf.ErrNoSubsystem)
 }
 
-// TestRateAndRemoval: a host that waits for its limit does not hold up the
-// removal of the namespace, nor the end of the target.
+// TestRateAndRemoval checks that a connection that waits for a limit delays neither the
+// removal of the namespace nor that of the subsystem.
 func TestRateAndRemoval(t *testing.T) {
 	c := one(memory(t, 16*nvmf.MiB, 4096))
 	c.Subsystems[0].Namespaces[0].Rate = target.MinRate
@@ -96,8 +96,8 @@ func TestRateAndRemoval(t *testing.T) {
 	assert.Less(t, clock.Now(), 10*time.Second, "16 MiB at 1 MiB/s would be 15 s")
 }
 
-// TestRateAndReconnection: a new connection waits for what those before it have
-// taken, but on no other namespace.
+// TestRateAndReconnection checks that a new connection has to wait for the transfers of
+// earlier connections to the same namespace, but not for those to other namespaces.
 func TestRateAndReconnection(t *testing.T) {
 	c := one(memory(t, 4*nvmf.MiB, 4096))
 	c.Subsystems[0].Namespaces[0].Rate = 10 * nvmf.MiB
@@ -115,8 +115,9 @@ func TestRateAndReconnection(t *testing.T) {
 	}
 }
 
-// waitsForDebt makes a debt, and has new connections wait for it on its own namespace
-// alone. It returns false if that took so long that the debt may have been over.
+// waitsForDebt uses up the limit of a namespace for some seconds. Then it checks that a new
+// connection waits on this namespace, and not on another one. It returns false if this took
+// so long that the wait may have been over.
 func waitsForDebt(t *testing.T) bool {
 	const debt = 6 * time.Second
 	c := one(memory(t, 4*nvmf.MiB, 4096))
@@ -126,12 +127,12 @@ func waitsForDebt(t *testing.T) bool {
 	var debtors []*client
 	for range debt / time.Second {
 		_, q := io2(t, addr, 0)
-		_, status := q.readBlocks(0, 1, 4096) // it has come to the namespace
+		_, status := q.readBlocks(0, 1, 4096) // attaches the queue to the namespace
 		require.Zero(t, status)
 		debtors = append(debtors, q)
 	}
 	begin := time.Now()
-	for _, q := range debtors { // a second of each, and one that has to wait
+	for _, q := range debtors { // the first read takes a second of the limit, and the other one waits
 		for range 2 {
 			q.capsule(q.rw(nvme.IORead, 0, 256, 1<<20), nil)
 		}
@@ -150,7 +151,7 @@ func waitsForDebt(t *testing.T) bool {
 		return false
 	}
 	waits.silent(50 * time.Millisecond)
-	// Who waits is in the way of nobody who takes the namespace away.
+	// A connection that waits does not delay the removal of the namespace.
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	defer cancel()
 	require.NoError(t, tgt.RemoveNamespace(ctx, testNQN, 1))
@@ -163,7 +164,7 @@ func waitsForDebt(t *testing.T) bool {
 	return true
 }
 
-// TestListedOnly: with Listed an empty list lets nobody in.
+// TestListedOnly checks that a subsystem with Listed and an empty list admits no host.
 func TestListedOnly(t *testing.T) {
 	c := one(memory(t, nvmf.MiB, 4096))
 	c.Subsystems[0].Listed = true

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector takes several times the memory.
+// The race detector needs several times the memory, so this test does not run with it.
 
 package target_test
 
@@ -22,7 +22,7 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// resident is the memory of a process, and how many threads it has.
+// resident returns the resident memory of a process, and its number of threads.
 func resident(t *testing.T, pid int) (bytes nvmf.Bytes, threads int) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
@@ -36,11 +36,12 @@ func resident(t *testing.T, pid int) (bytes nvmf.Bytes, threads int) {
 	return nvmf.Bytes(number("VmRSS")) << 10, number("Threads")
 }
 
-// What a discovery connection may take of the target: answers that its host does not read, two of the largest, its buffers and slots;
-// as much again that Go's collector has not come to; and its thread.
+// maxOfDiscovery limits the target's memory for one discovery connection: two of the largest answers, the buffers and slots of the
+// connection, as much garbage that Go's collector has not freed yet, and a thread.
 const maxOfDiscovery = 2*(2*(64<<10)+(64<<10)) + (64 << 10)
 
-// TestDiscoveryMemory: hosts that ask for all they can get and read nothing take a bounded part of the target's memory, however many there are.
+// TestDiscoveryMemory checks that discovery connections whose hosts read no answers need a bounded part of the target's memory, however
+// many there are.
 func TestDiscoveryMemory(t *testing.T) {
 	process, addr := child(t, "mem:1048576")
 	pid := process.Process.Pid
@@ -53,12 +54,12 @@ func TestDiscoveryMemory(t *testing.T) {
 		settle(t, pid)
 		after, threads := resident(t, pid)
 		t.Logf("%d connections: %d KiB resident more than %d, %d threads", connections, (after-before)>>10, before>>10, threads)
-		places := nvmf.Bytes(1024 / 2) // of unauthenticated connections
+		places := nvmf.Bytes(1024 / 2) // the most unauthenticated connections
 		assert.Less(t, after-before, places*maxOfDiscovery)
 	}
 }
 
-// greed is a host at an address of its own that asks for the discovery log as often as it can, and reads no answer.
+// greed connects a host from an address of its own. The host asks for the discovery log 200 times, and reads no answer.
 func greed(t *testing.T, addr net.Addr, from net.IP) {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
 	c, err := dialer.Dial("tcp", addr.String())
@@ -79,7 +80,7 @@ func greed(t *testing.T, addr net.Addr, from net.IP) {
 	h.write(all)
 }
 
-// settle waits until the target has done what it can: its processor time stays.
+// settle waits until the target is idle, that is, until its processor time does not change any more.
 func settle(t *testing.T, pid int) {
 	for last := ""; ; time.Sleep(200 * time.Millisecond) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

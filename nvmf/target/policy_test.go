@@ -13,8 +13,8 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// TestAuthPolicy: hosts authenticate with the hashes and groups of the target's
-// policy, or not at all.
+// TestAuthPolicy checks that hosts can authenticate only with the hashes and groups of
+// the target's policy.
 func TestAuthPolicy(t *testing.T) {
 	for name, c := range map[string]struct {
 		target, host dhchap.Offer
@@ -42,7 +42,8 @@ func TestAuthPolicy(t *testing.T) {
 	}
 }
 
-// TestWrongKeysAreSlow: the word that a proof is wrong is held back.
+// TestWrongKeysAreSlow checks that the target delays the failure message for a wrong
+// proof.
 func TestWrongKeysAreSlow(t *testing.T) {
 	addr, _ := guarded(t)
 	begin := time.Now()

@@ -22,8 +22,8 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// Tests that kill a target run it as a process of its own: this test binary,
-// told so by the environment.
+// childVariable makes this test binary a target. Tests that kill a target run the test
+// binary as a child process.
 const childVariable = "NVMECR_TEST_TARGET" // backing: "file:PATH" or "mem:BYTES"
 
 func TestMain(m *testing.M) {
@@ -99,8 +99,8 @@ func open(t testing.TB, addr net.Addr, o tcp.Options) (nvmf.Device, nvmf.Queue) 
 	return d, q
 }
 
-// BenchmarkTarget moves application writes and reads of a size, split into
-// commands of up to 128 KiB that are in flight together.
+// BenchmarkTarget measures writes and reads of an application, split into commands of up
+// to 128 KiB that are in flight at the same time.
 func BenchmarkTarget(b *testing.B) {
 	for _, o := range []struct {
 		name    string
@@ -130,7 +130,7 @@ func BenchmarkTarget(b *testing.B) {
 						q.Submit(cmds)
 						require.NoError(b, q.Wait(cmds))
 					}
-					for range area / size { // pages exist from here on
+					for range area / size { // allocates the pages
 						next()
 					}
 					for b.Loop() {
@@ -142,7 +142,7 @@ func BenchmarkTarget(b *testing.B) {
 	}
 }
 
-// backingOf is memory, or a file where NVMECR_BENCH_FILE names one.
+// backingOf returns the backing of the child: the file that NVMECR_BENCH_FILE names, or memory.
 func backingOf(b *testing.B, size int64) string {
 	path := os.Getenv("NVMECR_BENCH_FILE")
 	if path == "" {
@@ -155,7 +155,7 @@ func backingOf(b *testing.B, size int64) string {
 	return "file:" + path
 }
 
-// BenchmarkRanks is four queues at once, each writing 1 MiB at a time.
+// BenchmarkRanks measures four queues at the same time, each of which writes 1 MiB at a time.
 func BenchmarkRanks(b *testing.B) {
 	for _, op := range []nvmf.Opcode{nvmf.Write, nvmf.Read} {
 		b.Run(op.String(), func(b *testing.B) {

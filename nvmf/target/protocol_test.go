@@ -104,7 +104,7 @@ func TestQueueRules(t *testing.T) {
 	twice.capsule(s, d[:])
 	assert.Zero(t, twice.response().Status(), "the queue id is free after Disconnect")
 	require.NoError(t, h.c.Close())
-	twice.ends(0) // with the admin queue the controller ends
+	twice.ends(0) // the end of the admin queue ends the controller
 }
 
 func TestIOValidation(t *testing.T) {
@@ -173,7 +173,7 @@ func TestR2TInPieces(t *testing.T) {
 	}
 }
 
-// copied is a Backing without memory: data comes into a buffer of the target's first.
+// copied is a Backing without Memory, so the target receives data into a buffer first.
 type copied struct{ target.Backing }
 
 func (copied) Memory() []byte { return nil }
@@ -206,7 +206,8 @@ func wrongDataDigest(t *testing.T, backing target.Backing) {
 	assert.Zero(t, q.response().Status())
 }
 
-// TestViolations sends what ends a connection, and expects the TermReq for it.
+// TestViolations sends PDUs that violate the protocol, and expects the TermReq with the
+// status for the violation.
 func TestViolations(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	fresh := func(t *testing.T) *client { return connect(t, addr) }
@@ -285,8 +286,8 @@ func TestViolations(t *testing.T) {
 	assert.Zero(t, status, "the target still serves others")
 }
 
-// TestQueueOfAnotherHost: nobody adds a queue to a controller of another host, whether
-// its name is another one or its identifier.
+// TestQueueOfAnotherHost checks that a host with another NQN or another host identifier
+// cannot connect a queue to a controller.
 func TestQueueOfAnotherHost(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	admin := dial(t, addr, 0)

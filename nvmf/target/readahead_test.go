@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// What is likely next is only what follows reads in a row, to the end of memory
-// and no further.
+// TestReadAhead checks that only sequential reads cause a read-ahead, and that it does
+// not go beyond the end of memory.
 func TestReadAhead(t *testing.T) {
 	const page = 4096
 	memory := make([]byte, 1<<20)

@@ -14,16 +14,17 @@ import (
 // each, and checks what must hold after every one of them.
 func FuzzRegistry(f *testing.F) {
 	f.Add([]byte{})
-	// Two hosts register; one reserves, the other preempts it, the first one
-	// comes back with a key it ignores and clears everything.
+	// Two hosts register. One of them reserves, and the other one preempts it. The
+	// first one registers again, ignoring its key (IEKEY), and clears all registrations.
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 2, 0, 1, 0, 0, 1, 0, 1, 1, 1, 2, 2, 1, 1, 0, 0, 10, 0, 3, 0, 2, 0, 1, 3, 0, 0})
 	// All registrants hold; the last one unregisters.
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 5, 0, 0, 1, 1, 0, 0})
-	// One takes over from all registrants, releases, and reserves for registrants only.
+	// One host preempts an All Registrants reservation, releases it, and reserves for
+	// registrants only.
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 2, 0, 1, 0, 0, 1, 0, 6, 1, 1, 1, 2, 0, 2, 2, 1, 0, 2, 0, 2, 1, 1, 0, 2, 0, 3})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r registry
-		b = b[:min(len(b), 1200)] // longer lists show nothing more
+		b = b[:min(len(b), 1200)] // longer lists find nothing more
 		for ; len(b) >= 6; b = b[6:] {
 			host := hostID{1 + b[1]%8}
 			c := nvme.ReservationCommand{Action: b[2] & 7, IgnoreKey: b[2]&8 != 0, Type: nvme.ReservationType(b[5] % 9), Persist: b[2] >> 6}
@@ -52,9 +53,8 @@ func FuzzRegistry(f *testing.F) {
 				assert.NotContains(t, r.keys, h)
 				assert.Contains(t, before.keys, h)
 			}
-			// Who may write changes only by commands that succeed, and who
-			// holds the reservation alone loses it only to those who can
-			// preempt or clear.
+			// Only commands that succeed change who may write. A single holder
+			// loses the reservation only by a Preempt or a Clear.
 			if g := r.guard(); status != 0 {
 				assert.True(t, g.same(guarded))
 			}
@@ -62,7 +62,7 @@ func FuzzRegistry(f *testing.F) {
 	})
 }
 
-// check states what is always true of a registry.
+// check checks the invariants of a registry.
 func check(t *testing.T, r *registry) {
 	require.LessOrEqual(t, len(r.keys), maxRegistrants)
 	for _, k := range r.keys {

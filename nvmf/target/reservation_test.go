@@ -15,21 +15,21 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// guest returns an I/O queue of a host with an identifier of its own.
+// guest returns an I/O queue of a host with the host identifier id.
 func guest(t testing.TB, addr net.Addr, id byte) *client {
 	admin, q := guest2(t, addr, id)
 	t.Cleanup(func() { _ = admin.c.Close() })
 	return q
 }
 
-// guest2 returns its admin queue too.
+// guest2 returns the admin queue and an I/O queue of a host with the host identifier id.
 func guest2(t testing.TB, addr net.Addr, id byte) (admin, queue *client) {
 	admin, queue = dial(t, addr, 0), dial(t, addr, 0)
 	become(t, admin, queue, id)
 	return admin, queue
 }
 
-// paired is guest without TCP.
+// paired is guest through socket pairs instead of TCP.
 func paired(t testing.TB, tgt *target.Target, id byte) *client {
 	admin, queue := pair(t, tgt), pair(t, tgt)
 	admin.initialise(0)
@@ -38,7 +38,7 @@ func paired(t testing.TB, tgt *target.Target, id byte) *client {
 	return queue
 }
 
-// become makes two connections the queues of a host.
+// become connects two connections as the admin queue and I/O queue of a host.
 func become(t testing.TB, admin, queue *client, id byte) {
 	connect := func(h *client, qid, cntlid uint16) uint16 {
 		s, d := h.connectCommand(qid, cntlid)
@@ -81,7 +81,7 @@ func (h *client) acquire(action uint8, kind nvme.ReservationType, current, other
 	return h.reserve(nvme.IOReservationAcquire, nvme.ReservationCommand{Action: action, Type: kind}, current, other)
 }
 
-// status reads the report.
+// status returns the reservation report.
 func (h *client) status() nvme.ReservationStatus {
 	s := h.command(nvme.IOReservationReport)
 	s.SetReservationReport(8192, true)
@@ -97,8 +97,8 @@ func (h *client) status() nvme.ReservationStatus {
 	return r
 }
 
-// TestReservationRules plays scripts of commands. Hosts are 1 to 3; keys are
-// the host's number times 0x10 unless the step says otherwise.
+// TestReservationRules executes lists of reservation commands. The hosts have the
+// numbers 1 to 3. The key of a host is its number times 0x10 unless a step says otherwise.
 func TestReservationRules(t *testing.T) {
 	const (
 		we, ea, wero, earo, wear, eaar = nvme.WriteExclusive, nvme.ExclusiveAccess, nvme.WriteExclusiveRegistrantsOnly,
@@ -350,7 +350,7 @@ func TestReservationAccess(t *testing.T) {
 			require.Zero(t, hosts[1].acquire(nvme.ReservationAcquire, kind, 1, 0))
 			for i, h := range hosts[1:] {
 				for _, c := range commands {
-					// The table of the specification, in its own words.
+					// The rules of the specification's table.
 					allowed := i == 0
 					switch kind {
 					case nvme.WriteExclusive:
@@ -395,7 +395,8 @@ func TestReservationsAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestReservationNonsense sends what is no reservation command.
+// TestReservationNonsense checks that the target refuses reservation commands with invalid
+// fields.
 func TestReservationNonsense(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	q := guest(t, addr, 1)
@@ -439,7 +440,7 @@ func TestReservationNonsense(t *testing.T) {
 	assert.Equal(t, nvme.StatusOperationDenied, nobody.register(5), "no host identifier")
 }
 
-// TestReservationManyRegistrants fills a namespace with registrants.
+// TestReservationManyRegistrants registers as many hosts as a namespace allows.
 func TestReservationManyRegistrants(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	for i := range 127 {
@@ -489,9 +490,9 @@ func TestReservationFeatures(t *testing.T) {
 	}
 }
 
-// TestReservationChaos has hosts send random reservation commands and writes
-// at once: every command is answered, and at any time one host at most writes
-// under a Write Exclusive reservation.
+// TestReservationChaos has several hosts send random reservation commands and writes at
+// the same time. The target answers every command. At any time at most one host can
+// write under a Write Exclusive reservation.
 func TestReservationChaos(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

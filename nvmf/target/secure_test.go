@@ -30,7 +30,7 @@ func secured(t testing.TB, long bool) (*target.Target, net.Addr, tlspsk.Key) {
 	return tgt, addr, psk
 }
 
-// TestTLSConformance runs the block device suite over TLS, with both suites.
+// TestTLSConformance runs the block device tests over TLS, with both cipher suites.
 func TestTLSConformance(t *testing.T) {
 	for name, long := range map[string]bool{"AES-128": false, "AES-256": true} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,8 @@ func TestTLSConformance(t *testing.T) {
 	}
 }
 
-// TestTLSRefused: no key, another key, another host's name, and a target without TLS.
+// TestTLSRefused checks the errors for hosts without a key, with another key or with
+// another name, and for a target without TLS.
 func TestTLSRefused(t *testing.T) {
 	_, addr, psk := secured(t, false)
 	_, without := serve(t, one(memory(t, 1<<20, 4096)))
@@ -74,8 +75,8 @@ func TestTLSRefused(t *testing.T) {
 	}
 }
 
-// TestTLSIsOneHost: who has a host's key cannot connect under another's name, nor to
-// a subsystem that the handshake did not name.
+// TestTLSIsOneHost checks that Connect is refused when it names another host or another
+// subsystem than the TLS handshake did.
 func TestTLSIsOneHost(t *testing.T) {
 	other := "nqn.2014-08.org.example:other"
 	psk := tlspsk.New(false)
@@ -93,7 +94,7 @@ func TestTLSIsOneHost(t *testing.T) {
 	}
 }
 
-// TestTLSWithKeys: the host authenticates within TLS.
+// TestTLSWithKeys checks that a host has to authenticate within TLS, too.
 func TestTLSWithKeys(t *testing.T) {
 	c, keys := guardedConfig(t)
 	psk := tlspsk.New(false)
@@ -137,7 +138,8 @@ func TestTLSDiscovery(t *testing.T) {
 	assert.Equal(t, addr.(*net.TCPAddr).IP.String(), entries[0].Address())
 }
 
-// TestSetPSKs: a host whose key is another one is cut off, others are not.
+// TestSetPSKs checks that SetPSKs ends the connections of a host whose key has changed,
+// and not those of a host whose key has not changed.
 func TestSetPSKs(t *testing.T) {
 	tgt, addr, psk := secured(t, false)
 	open := func(k tlspsk.Key) (nvmf.Device, error) {

@@ -82,7 +82,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	require.ErrorIs(t, tgt.RemoveNamespace(expired, testNQN, 1), context.DeadlineExceeded)
 	_, status = q.readBlocks(0, 1, 4096)
 	assert.Equal(t, nvme.StatusInvalidNamespace, status.Code())
-	// A new one of the same id is not the old one.
+	// The write in flight does not change a new namespace with the same id.
 	_, err = tgt.AddNamespace(testNQN, target.Namespace{NSID: 1, Backing: memory(t, nvmf.MiB, 4096)})
 	require.NoError(t, err)
 	q.h2c(pdu.Data{CID: r2t.CID, TTag: r2t.TTag, Length: 4096}, true, bytes.Repeat([]byte{1}, 4096))
@@ -115,7 +115,7 @@ func TestAllowList(t *testing.T) {
 	h := dial(t, addr, 0)
 	h.admin()
 	require.NoError(t, tgt.SetHosts(testNQN, []string{testHost + "x"}))
-	h.ends(0) // a host that is no longer allowed is cut off
+	h.ends(0) // SetHosts ends the connections of hosts that are not listed any more
 	entries, err := tcp.Discover(context.Background(), id(t, addr, 1), tcp.Options{HostNQN: testHost})
 	require.NoError(t, err)
 	assert.Empty(t, entries)
@@ -167,12 +167,12 @@ func TestCutIsAFence(t *testing.T) {
 	r := pdu.R2TOf(b)
 	assert.Equal(t, 0, tgt.Cut(func(h target.Host) bool { return h.NQN != testHost }))
 	assert.Equal(t, 1, tgt.Cut(func(h target.Host) bool { return h.NQN == testHost }))
-	// The late data cannot land any more.
+	// Data that arrives after Cut must not change the block.
 	late := pdu.Rules{FromHost: true}
 	buf := make([]byte, pdu.MaxHeaderSize)
 	n := late.Put(buf, pdu.TypeH2CData, pdu.FlagLast, 4096)
 	pdu.PutData(buf, pdu.Data{CID: r.CID, TTag: r.TTag, Length: 4096})
-	_, _ = q.c.Write(append(buf[:n], bytes.Repeat([]byte{9}, 4096)...)) // may find the connection gone
+	_, _ = q.c.Write(append(buf[:n], bytes.Repeat([]byte{9}, 4096)...)) // may fail, since the connection has ended
 	q.ends(0)
 	_, again := io2(t, addr, 0)
 	got, status := again.readBlocks(0, 1, 4096)
@@ -180,8 +180,8 @@ func TestCutIsAFence(t *testing.T) {
 	assert.Equal(t, make([]byte, 4096), got)
 }
 
-// TestCutWaitsForEnded: whoever ended a controller, a write that it still
-// executes is over when one that cuts its host off returns.
+// TestCutWaitsForEnded checks that Cut and the other calls that cut a host off return only after
+// all writes of the host, even if the controller has ended before for another reason.
 func TestCutWaitsForEnded(t *testing.T) {
 	everybody := func(target.Host) bool { return true }
 	for how, end := range map[string]func(*target.Target, *client){
@@ -221,8 +221,8 @@ func TestCutWaitsForEnded(t *testing.T) {
 	}
 }
 
-// TestCutTimeout: a command on storage that does not answer holds up nobody for
-// ever. The hosts are cut off all the same, and to call again is to wait again.
+// TestCutTimeout checks that calls that cut hosts off give up with ErrExecuting when a
+// command does not end, although the hosts are cut off. A repeated call waits again.
 func TestCutTimeout(t *testing.T) {
 	for name, cut := range map[string]func(*target.Target) error{
 		"SetHosts":  func(tgt *target.Target) error { return tgt.SetHosts(testNQN, []string{testNQN}) },
@@ -258,8 +258,8 @@ func TestCutTimeout(t *testing.T) {
 	}
 }
 
-// TestFrozenHosts leaves connections in every awkward state; others are
-// served meanwhile and Close does not wait for them for ever.
+// TestFrozenHosts leaves connections in the middle of PDUs, and with unread answers. The
+// target has to serve other hosts meanwhile, and Close must not wait for these connections.
 func TestFrozenHosts(t *testing.T) {
 	tgt, addr := serve(t, one(memory(t, 16*nvmf.MiB, 4096)))
 	connect(t, addr).write([]byte{0, 0})
@@ -268,7 +268,7 @@ func TestFrozenHosts(t *testing.T) {
 	_, writer := io2(t, addr, 0)
 	writer.write(writer.encode(writer.rw(nvme.IOWrite, 0, 32, 0), make([]byte, 128<<10))[:70000])
 	_, reader := io2(t, addr, 0)
-	for i := range uint64(31) { // 31 MiB of answers that nobody reads
+	for i := range uint64(31) { // 31 MiB of data that the host does not read
 		reader.capsule(reader.rw(nvme.IORead, i, 256, 1<<20), nil)
 	}
 	_, q := io2(t, addr, 0)
@@ -291,8 +291,8 @@ func TestConnectionLimit(t *testing.T) {
 	connect(t, addr).ends(0)
 }
 
-// TestTruncatedFile takes blocks away under a served file: an error status, no
-// signal, and the connection goes on.
+// TestTruncatedFile truncates a file while it is served. Commands to the missing blocks
+// fail with a status, without SIGBUS, and the connection stays usable.
 func TestTruncatedFile(t *testing.T) {
 	for _, digests := range []uint8{0, pdu.EnableDataDigest} {
 		path := filepath.Join(t.TempDir(), "ns")
@@ -321,7 +321,8 @@ func TestTruncatedFile(t *testing.T) {
 	}
 }
 
-// TestFullDisk serves a sparse file on a file system that is smaller.
+// TestFullDisk serves a sparse file that is larger than its file system. Writes fail with
+// Capacity Exceeded when the file system is full.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
@@ -333,7 +334,7 @@ func TestFullDisk(t *testing.T) {
 	b, err := target.OpenFile(path, 4096)
 	require.NoError(t, err)
 	tgt, addr := serve(t, one(b))
-	defer func() { // before the file system can go
+	defer func() { // the target has the file open, so it closes before the unmount
 		require.NoError(t, tgt.Close(context.Background()))
 		require.NoError(t, unix.Unmount(dir, 0))
 	}()
@@ -362,7 +363,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestKilledTarget kills a target's process; what its file got is there.
+// TestKilledTarget kills the process of a target, and checks that the data of completed
+// writes is in the file.
 func TestKilledTarget(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
@@ -388,7 +390,8 @@ func TestKilledTarget(t *testing.T) {
 	assert.True(t, bytes.Equal(want, got))
 }
 
-// TestCloseFinishesWhatHasBegun closes a target with a write half done.
+// TestCloseFinishesWhatHasBegun checks that Close waits for a write whose data has not
+// arrived yet.
 func TestCloseFinishesWhatHasBegun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
@@ -406,7 +409,7 @@ func TestCloseFinishesWhatHasBegun(t *testing.T) {
 		defer cancel()
 		closed <- tgt.Close(ctx)
 	}()
-	for { // nobody new is let in once Close has begun
+	for { // connecting fails once Close has begun
 		c, err := net.Dial("tcp", addr.String())
 		if err != nil {
 			break
@@ -423,7 +426,8 @@ func TestCloseFinishesWhatHasBegun(t *testing.T) {
 	assert.Equal(t, want, got[4096:8192])
 }
 
-// TestQueueIDIsFreeAfterALostConnection reconnects at once.
+// TestQueueIDIsFreeAfterALostConnection checks that a host can connect a queue with the
+// same id at once after it has closed the connection of the queue.
 func TestQueueIDIsFreeAfterALostConnection(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	admin := dial(t, addr, 0)
@@ -435,8 +439,8 @@ func TestQueueIDIsFreeAfterALostConnection(t *testing.T) {
 	}
 }
 
-// One file is one namespace: a second Backing over it is refused while the
-// first is open.
+// TestFileIsServedOnce checks that a file cannot be opened as a second Backing while the
+// first one is open, even by another name.
 func TestFileIsServedOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))

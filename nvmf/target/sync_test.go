@@ -15,8 +15,8 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// TestReachesStorage asks the kernel whether Flush and FUA left anything of a served
-// file in its cache.
+// TestReachesStorage checks that the kernel has no dirty pages of a served file after a
+// Flush, and after a write with FUA.
 func TestReachesStorage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
@@ -42,14 +42,14 @@ func TestReachesStorage(t *testing.T) {
 	blocktest.RequireSynced(t, path, "a write with FUA")
 }
 
-// syncCounter is a Backing that counts what it is asked to make durable.
+// syncCounter is a Backing that records the ranges of its Sync calls.
 type syncCounter struct {
 	target.Backing
 	mu     sync.Mutex
 	ranges [][2]int64
 }
 
-// take returns the ranges since the last call.
+// take returns the ranges since the last call of take.
 func (s *syncCounter) take() [][2]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,8 @@ func (s *syncCounter) Sync(offset, length int64) error {
 	return s.Backing.Sync(offset, length)
 }
 
-// TestFUASyncsItsRange: what is to be durable is what the command changes.
+// TestFUASyncsItsRange checks that a command with FUA syncs exactly the range that it
+// changes.
 func TestFUASyncsItsRange(t *testing.T) {
 	b := &syncCounter{Backing: memory(t, 1<<20, 4096)}
 	_, addr := serve(t, one(b))

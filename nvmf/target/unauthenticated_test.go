@@ -23,8 +23,8 @@ func (h *client) discover(kato uint32) {
 	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
 }
 
-// TestGuestsTakeNobodysPlace: connections that say nothing, ask for discovery or know a
-// host's name only keep no host out, and end none that was let in.
+// TestGuestsTakeNobodysPlace checks that many silent, discovery or unauthenticated
+// connections neither keep a host from connecting nor end connections of hosts.
 func TestGuestsTakeNobodysPlace(t *testing.T) {
 	for name, guest := range map[string]func(t *testing.T, addr net.Addr){
 		"silent":    func(t *testing.T, addr net.Addr) { connect(t, addr) },
@@ -63,7 +63,8 @@ func TestGuestsTakeNobodysPlace(t *testing.T) {
 	}
 }
 
-// TestGuestsOfOneAddress: those of one address have a part of the places only, the newest ones.
+// TestGuestsOfOneAddress checks that unauthenticated connections of one address have only a
+// part of the places, and that a new connection of that address ends the oldest one.
 func TestGuestsOfOneAddress(t *testing.T) {
 	c, _ := guardedConfig(t)
 	c.MaxConnections = 16
@@ -71,11 +72,11 @@ func TestGuestsOfOneAddress(t *testing.T) {
 	var guests []*client
 	for range 16/4 + 2 {
 		guest := dial(t, addr, 0)
-		guest.discover(0) // so that it is not ended by the time that a host has for Connect
+		guest.discover(0) // a connected guest does not time out
 		guests = append(guests, guest)
 	}
 	for _, g := range guests[:2] {
-		_, _ = g.c.Write(g.encode(g.command(nvme.AdminKeepAlive), nil)) // which fails, or is not answered
+		_, _ = g.c.Write(g.encode(g.command(nvme.AdminKeepAlive), nil)) // fails, or is not answered
 		_, _, _, err := g.next()
 		assert.Error(t, err)
 	}
@@ -87,8 +88,8 @@ func submit(q nvmf.Queue, cmds ...*nvmf.Command) []*nvmf.Command {
 	return cmds
 }
 
-// TestDiscoveryIsBounded: a discovery controller has a keep-alive time-out whatever the
-// host says, and takes no data.
+// TestDiscoveryIsBounded checks that a discovery controller has a bounded keep-alive
+// time-out whatever the host asks for, and that it accepts no commands with data.
 func TestDiscoveryIsBounded(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	for kato, want := range map[uint32]uint64{0: 120_000, 5000: 5000, 1 << 31: 120_000} {
@@ -109,7 +110,7 @@ func TestDiscoveryIsBounded(t *testing.T) {
 	s.SGL().Set(nvme.SGLTransport, 0, 16)
 	h.capsule(s, nil)
 	assert.Equal(t, nvme.StatusInvalidField, h.response().Status().Code())
-	// More commands than it takes at a time are answered one after the other.
+	// All commands are answered, although the controller executes only a few at a time.
 	var all []byte
 	const commands = 200
 	for range commands {

@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// identify returns what Identify answers.
+// identify returns the page of an Identify command.
 func (h *client) identify(cns uint8) *[nvme.IdentifySize]byte {
 	s := h.command(nvme.AdminIdentify)
 	s.SetIdentify(cns)
@@ -24,13 +24,13 @@ func (h *client) identify(cns uint8) *[nvme.IdentifySize]byte {
 	return (*[nvme.IdentifySize]byte)(page)
 }
 
-// verify has blocks verified.
+// verify sends a Verify command.
 func (h *client) verify(slba uint64, blocks uint32) nvme.Status {
 	h.capsule(h.rw(nvme.IOVerify, slba, blocks, 0), nil)
 	return h.response().Status()
 }
 
-// reader is a Backing without memory that counts what is read.
+// reader is a Backing without Memory that counts the bytes read.
 type reader struct {
 	target.Backing
 	read atomic.Int64
@@ -43,7 +43,8 @@ func (r *reader) ReadAt(p []byte, offset int64) error {
 	return r.Backing.ReadAt(p, offset)
 }
 
-// TestVerify reads what it verifies, as much as the controller says at most.
+// TestVerify checks that Verify reads the blocks, and that the target refuses ranges beyond
+// the limit that the controller reports.
 func TestVerify(t *testing.T) {
 	b := &reader{Backing: memory(t, 4*nvmf.MiB, 4096)}
 	_, addr := serve(t, one(b))

@@ -20,7 +20,7 @@ import (
 
 const testNQN = "nqn.2014-08.org.example:test"
 
-// serve starts a target on a free port and closes it with the test.
+// serve starts a target on a free port. The target is closed at the end of the test.
 func serve(t testing.TB, c target.Config) (*target.Target, net.Addr) {
 	tgt, err := target.New(c)
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func serve(t testing.TB, c target.Config) (*target.Target, net.Addr) {
 	return tgt, addr
 }
 
-// one is a configuration of one subsystem with one namespace.
+// one returns a configuration of one subsystem with one namespace.
 func one(b target.Backing) target.Config {
 	return target.Config{Subsystems: []target.Subsystem{{NQN: testNQN, Namespaces: []target.Namespace{{NSID: 1, Backing: b}}}}}
 }
@@ -68,8 +68,8 @@ func wrapped(t testing.TB, size, lba nvmf.Bytes) target.Backing {
 	return target.NewDevice(d)
 }
 
-// TestConformance runs the block device suite through the initiator, over
-// every kind of backing and the ways data can take.
+// TestConformance runs the block device tests through the initiator, with every kind of
+// backing, and with in-capsule data, R2T and digests.
 func TestConformance(t *testing.T) {
 	for _, backing := range []struct {
 		name string
