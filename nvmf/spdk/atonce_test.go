@@ -18,14 +18,14 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// TestSocketsAtOnce: of connections to one address that are made at once each finds
-// the socket that is its own.
+// TestSocketsAtOnce checks that each of several concurrent connections to one address
+// finds its own socket.
 func TestSocketsAtOnce(t *testing.T) {
 	const devices = 3
 	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
-	var all sync.WaitGroup // nobody is answered before all are connected
+	var all sync.WaitGroup // the peer answers after all hosts have connected
 	all.Add(devices)
-	var ports sync.Map // of the connections, by the name of the host
+	var ports sync.Map // ports of the connections, by host NQN
 	admin := p.Admin
 	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) (bool, error) {
 		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsConnect {
@@ -48,7 +48,7 @@ func TestSocketsAtOnce(t *testing.T) {
 		port, _ := ports.Load(hostName(i))
 		assert.Equal(t, port, name.(*unix.SockaddrInet4).Port)
 	}
-	for i, d := range opened { // those that are left have theirs
+	for i, d := range opened { // the other devices keep their sockets
 		require.NoError(t, d.Close())
 		for _, other := range opened[i+1:] {
 			_, err := unix.Getpeername(spdk.Socket(other))

@@ -28,14 +28,14 @@ import (
 
 const authHost = "nqn.2014-08.org.example:host"
 
-// guarded starts a target that lets authHost in with its keys.
+// guarded starts a target that admits authHost alone, with the given keys.
 func guarded(tb testing.TB, keys dhchap.Keys) *restartable {
 	r := embedded(tb, 4096, 0)
 	r.setKeys(tb, keys)
 	return r
 }
 
-// setKeys makes it another subsystem of the same content.
+// setKeys replaces the subsystem by one with the same namespace and other keys.
 func (r *restartable) setKeys(tb testing.TB, keys dhchap.Keys) {
 	require.NoError(tb, r.target.RemoveSubsystem(targetNQN))
 	require.NoError(tb, r.target.AddSubsystem(target.Subsystem{
@@ -43,7 +43,7 @@ func (r *restartable) setKeys(tb testing.TB, keys dhchap.Keys) {
 	}))
 }
 
-// someKeys are of different kinds and lengths.
+// someKeys returns secrets with different transformations and lengths.
 func someKeys() dhchap.Keys {
 	return dhchap.Keys{Host: dhchap.NewSecret(dhchap.NoHash), Controller: dhchap.NewSecret(dhchap.SHA512)}
 }
@@ -64,8 +64,8 @@ func useQueue(t *testing.T, q nvmf.Queue) {
 	assert.Equal(t, out, in)
 }
 
-// everyWay opens a namespace with each hash and each of the groups, one way and
-// both.
+// everyWay opens a namespace with each hash and each of the groups, with authentication
+// of the host alone and of both ends.
 func everyWay(t *testing.T, id nvmf.TransportID, host string, keys dhchap.Keys, groups ...dhchap.Group) {
 	for _, mutual := range []bool{false, true} {
 		for _, hash := range []dhchap.Hash{dhchap.SHA256, dhchap.SHA384, dhchap.SHA512} {
@@ -88,7 +88,7 @@ func everyWay(t *testing.T, id nvmf.TransportID, host string, keys dhchap.Keys, 
 func TestAuthentication(t *testing.T) {
 	keys := someKeys()
 	id := guarded(t, keys).id(t)
-	everyWay(t, id, authHost, keys, dhchap.NullGroup, dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096) // what the target takes
+	everyWay(t, id, authHost, keys, dhchap.NullGroup, dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096) // the groups that the target accepts
 	_, err := spdk.Open(t.Context(), id, spdk.Options{HostNQN: authHost, Keys: keys, AuthOffer: dhchap.Offer{Groups: []dhchap.Group{dhchap.FFDHE8192}}})
 	assert.ErrorContains(t, err, "group not usable", "nothing else is offered")
 }
@@ -101,7 +101,7 @@ func TestAuthenticatedConformance(t *testing.T) {
 	})
 }
 
-// A refusal is an opening that fails, for the same reason by either driver.
+// A refusal is a case in which Open fails with the same error in both drivers.
 type refusal struct {
 	name string
 	at   nvmf.TransportID
@@ -143,8 +143,8 @@ func TestAuthenticationRefused(t *testing.T) {
 	require.NoError(t, d.Close(), "a target that does not ask, one way")
 }
 
-// TestAuthenticatedReset: queues that reconnect authenticate again, and so does
-// the association.
+// TestAuthenticatedReset checks that a Reset authenticates again, on the admin queue
+// and on the I/O queues.
 func TestAuthenticatedReset(t *testing.T) {
 	keys := someKeys()
 	r := guarded(t, keys)
@@ -161,7 +161,7 @@ func TestAuthenticatedReset(t *testing.T) {
 			useQueue(t, q)
 		}
 	}
-	// Where the key is another by now the queue does not come back, and says why.
+	// When the target's key for the host has changed, Reset fails with ErrAuthentication.
 	r.setKeys(t, someKeys())
 	require.ErrorIs(t, do(queues[0], &nvmf.Command{Opcode: nvmf.Flush}), nvmf.ErrConnectionLost)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -174,7 +174,8 @@ func TestAuthenticatedReset(t *testing.T) {
 	useQueue(t, queues[0])
 }
 
-// TestOddAuthentication: targets that go about it as none should.
+// TestOddAuthentication checks the errors for targets that violate the authentication
+// protocol.
 func TestOddAuthentication(t *testing.T) {
 	keys, answers := someKeys(), 0
 	var controller *dhchap.Controller
@@ -222,12 +223,12 @@ func TestOddAuthentication(t *testing.T) {
 	}
 }
 
-// keysEnv is a file with a line HOSTNQN HOSTKEY TARGETKEY for the target of
-// peerEnv, which lets that host alone in.
+// keysEnv names a file with a line HOSTNQN HOSTKEY TARGETKEY for the target of peerEnv,
+// which admits only that host.
 const keysEnv = "NVMECR_TEST_SPDK_KEYS"
 
-// TestPeerAuthentication: so it is with other targets. Those that cut a host off
-// which has the wrong key may do so before it has read why.
+// TestPeerAuthentication tests authentication with other targets. A target may close the
+// connection of a host with a wrong key before the host has read the failure message.
 func TestPeerAuthentication(t *testing.T) {
 	id := peer(t)
 	path := os.Getenv(keysEnv)

@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// BenchmarkDrivers compares the drivers on the target that NVMECR_TEST_SPDK
-// names: commands of one size, so many of them in flight all the time.
+// BenchmarkDrivers compares the drivers on the target that NVMECR_TEST_SPDK names, with
+// different sizes of commands and queue depths.
 func BenchmarkDrivers(b *testing.B) {
 	id := peer(b)
 	for _, size := range []nvmf.Bytes{4 * nvmf.KiB, 32 * nvmf.KiB, nvmf.MiB} {
@@ -33,8 +33,8 @@ func BenchmarkDrivers(b *testing.B) {
 	}
 }
 
-// benchmark goes through the first half of the namespace. Whatever is done is
-// submitted again at once, in one batch.
+// benchmark transfers blocks of the first half of the namespace, with depth commands in flight. It
+// submits ended commands again at once, in one batch.
 func benchmark(b *testing.B, d nvmf.Device, op nvmf.Opcode, size nvmf.Bytes, depth int) {
 	q, err := d.OpenQueue(b.Context(), depth)
 	require.NoError(b, err)
@@ -61,7 +61,7 @@ func benchmark(b *testing.B, d nvmf.Device, op nvmf.Opcode, size nvmf.Bytes, dep
 		q.Submit(ring[first : first+batch])
 		left -= batch
 		first = (first + batch) % depth
-		// What is done beside the oldest goes out with it.
+		// Other commands that have ended are submitted in the same batch.
 		if err := q.Wait(ring[first : first+1]); err != nil {
 			b.Fatal(err)
 		}

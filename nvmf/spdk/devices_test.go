@@ -39,7 +39,7 @@ func TestOfDevice(t *testing.T) {
 	}
 }
 
-// holder is the shim as far as it keeps descriptors: nobody can close one that is held.
+// holder stands for the shim, which keeps the application from closing held descriptors.
 type holder struct {
 	mu   sync.Mutex
 	held map[int]bool
@@ -65,24 +65,24 @@ func (h *holder) holds(fd int) bool {
 	return h.held[fd]
 }
 
-// lockedDevice opens a file that is called as those are which say that a drive is taken.
+// lockedDevice opens a file with a name like that of SPDK's lock files for drives.
 func lockedDevice(t *testing.T) int {
 	path := fmt.Sprintf("%snvmecr_test_%d", lockFile, os.Getpid())
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.Remove(path) }) // the first one does
+	t.Cleanup(func() { _ = os.Remove(path) }) // fails if another call has removed the file
 	return fd
 }
 
-// TestDevicesAtOnce: of connections that begin and end at once each one's descriptors
-// are kept for as long as they are open, and can be closed; those of the
-// application, and what is no device, are left alone.
+// TestDevicesAtOnce has several connections begin and end concurrently. The device
+// descriptors of each connection are held while they are open, except while SPDK may close
+// them. Descriptors of the application are not held.
 func TestDevicesAtOnce(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	h := keepDescriptors(t)
 	var table deviceTable
-	mine := lockedDevice(t) // the application's
+	mine := lockedDevice(t) // a descriptor of the application
 	defer unix.Close(mine)
 	var group sync.WaitGroup
 	for n := range 4 {
@@ -119,8 +119,8 @@ func TestDevicesAtOnce(t *testing.T) {
 	assert.Empty(t, table.shared)
 }
 
-// TestDevicesShared: what SPDK keeps for other connections is kept when the one that
-// came first ends, and can be closed with the last.
+// TestDevicesShared checks a descriptor that SPDK shares between connections. It is still
+// held after the connection that opened it has ended, and can be closed with the last one.
 func TestDevicesShared(t *testing.T) {
 	h := keepDescriptors(t)
 	var table deviceTable

@@ -15,7 +15,8 @@ import (
 	"nvmecr/nvmf/spdk"
 )
 
-// TestLeavesNoDirectory: DPDK makes one for each process, and leaves it.
+// TestLeavesNoDirectory checks that the driver removes the directory that DPDK creates for
+// each process.
 func TestLeavesNoDirectory(t *testing.T) {
 	require.NoError(t, openDevice(t, embedded(t, 512, 0).id(t), spdk.Options{}).Close())
 	for _, dir := range []string{"/var/run", os.Getenv("XDG_RUNTIME_DIR"), "/tmp"} {
@@ -23,8 +24,8 @@ func TestLeavesNoDirectory(t *testing.T) {
 	}
 }
 
-// TestLeavesNothingToOthers: a program that is executed gets no descriptor of
-// SPDK's, with what it does not say of it: memory, pipes, timers, connections.
+// TestLeavesNothingToOthers checks that an executed program inherits none of SPDK's
+// descriptors.
 func TestLeavesNothingToOthers(t *testing.T) {
 	d := openDevice(t, embedded(t, 512, 0).id(t), spdk.Options{})
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })

@@ -9,11 +9,11 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// Registrations is how many commands of a queue have registered their data with the device.
+// Registrations returns the number of commands of a queue that have registered their data with the device.
 func Registrations(q nvmf.Queue) int { return q.(*Queue).registrations }
 
-// Handle does with a command's data what is done where the command is, but does
-// not send it.
+// Handle registers or copies the data of a command as Submit does, and releases it, without
+// sending the command.
 func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
 	q := queue.(*Queue)
 	i := q.free[0]
@@ -24,10 +24,10 @@ func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
 	q.inflight[i].cmd = nil
 }
 
-// Socket is the one that a device's admin queue is reached by, or -1.
+// Socket returns the socket of a device's admin queue, or -1.
 func Socket(d nvmf.Device) int { return d.(*Device).link.ctl.socket }
 
-// Ask asks the controller of a device who it is.
+// Ask sends an Identify Controller command to the controller of a device.
 func Ask(d nvmf.Device) error {
 	var page [nvme.IdentifySize]byte
 	return asking{d.(*Device).link.ctl, context.Background()}.Identify("Controller", nvme.CNSController, 0, &page)

@@ -10,8 +10,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// TestFirstHost: who shares a drive is the host that came first, whoever
-// reconnects, until nobody is left.
+// TestFirstHost checks that devices that share a drive use the host NQN and identifier of
+// the first device, also when they reconnect, until the last device has left.
 func TestFirstHost(t *testing.T) {
 	l := &link{users: 2}
 	one, two := Options{}.complete(nvmf.PCIe), Options{}.complete(nvmf.PCIe)

@@ -43,8 +43,8 @@ func openQueue(t testing.TB, d nvmf.Device, depth int) nvmf.Queue {
 	return q
 }
 
-// TestReset: all queues lose the target that is killed, and find the one that
-// is started again; what was written is there.
+// TestReset checks that all queues notice the end of the target, that they reconnect after
+// its restart, and that they read the data written before.
 func TestReset(t *testing.T) {
 	r := embedded(t, 512, 0)
 	d := openDevice(t, r.id(t), spdk.Options{})
@@ -79,7 +79,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestResetEnds with its context where the target does not come back.
+// TestResetEnds checks that Reset ends with its context when the target is not reachable.
 func TestResetEnds(t *testing.T) {
 	r := embedded(t, 512, 0)
 	d := openDevice(t, r.id(t), spdk.Options{})
@@ -99,7 +99,7 @@ func TestResetEnds(t *testing.T) {
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
 }
 
-// TestResetChanged: another namespace behind the same name is refused.
+// TestResetChanged checks that Reset fails when another namespace has the same name.
 func TestResetChanged(t *testing.T) {
 	r := embedded(t, 512, 0)
 	d := openDevice(t, r.id(t), spdk.Options{})
@@ -120,21 +120,22 @@ func TestResetChanged(t *testing.T) {
 	require.NoError(t, q.Reset(t.Context()), "it is back")
 }
 
-// scripted is a target that answers I/O commands as a test says.
+// scripted starts a target that answers I/O commands with the test's function.
 func scripted(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error) nvmf.TransportID {
 	return attended(t, answer, func(*nvme.SQE) bool { return false })
 }
 
-// attended is one that says nothing to admin commands which a test swallows.
+// attended starts such a target that does not answer admin commands for which swallow
+// returns true.
 func attended(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) nvmf.TransportID {
 	return playing(answer, swallow).Start(t)
 }
 
-// playing is what attended starts.
+// playing returns the peer that attended starts.
 func playing(answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) *fakepeer.Peer {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error { return answer(c, sqe) })
-	// SPDK wants to see a controller disabled before it enables it, asks for
-	// events, which do not come, and which namespaces there are.
+	// SPDK expects a controller to be disabled before it enables it. It also sends
+	// Asynchronous Event Requests, which are not answered, and asks for the active namespaces.
 	var enabled sync.Map // by connection
 	p.Controller = func(c *nvme.IdentifyController) { c.SetNN(1) }
 	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
@@ -160,8 +161,8 @@ func playing(answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*n
 	return p
 }
 
-// TestHurry: what is asked of a controller later has the time of a connection,
-// however little was left for connecting to it.
+// TestHurry checks that later commands to a controller have the whole connection time-out,
+// even if Open had little time.
 func TestHurry(t *testing.T) {
 	const little = time.Second
 	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
@@ -179,7 +180,7 @@ func TestHurry(t *testing.T) {
 	openQueue(t, d, 1)
 }
 
-// TestNoHurry: a queue that is not there in time is not waited for.
+// TestNoHurry checks that OpenQueue ends with its context.
 func TestNoHurry(t *testing.T) {
 	const little = 200 * time.Millisecond
 	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
@@ -200,8 +201,8 @@ func TestNoHurry(t *testing.T) {
 	assert.Less(t, clock.Now(), 5*little)
 }
 
-// TestTimeout: a target that falls silent is lost after the command time-out;
-// commands in flight and behind them end, and the queue can be reset.
+// TestTimeout checks that the connection counts as lost when the target has not answered for
+// the command time-out. Commands in flight and waiting commands end, and the queue can be reset.
 func TestTimeout(t *testing.T) {
 	const timeout = 200 * time.Millisecond
 	id := scripted(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil })
@@ -224,7 +225,7 @@ func TestTimeout(t *testing.T) {
 	assert.NoError(t, q.Reset(t.Context()))
 }
 
-// shutdown reports whether a command asks for one.
+// shutdown reports whether a command asks for a shutdown of the controller.
 func shutdown(sqe *nvme.SQE) bool {
 	if sqe.Opcode() != nvme.AdminFabrics || sqe.FabricsType() != nvme.FabricsPropertySet {
 		return false
@@ -233,7 +234,7 @@ func shutdown(sqe *nvme.SQE) bool {
 	return offset == nvme.PropertyCC && value&nvme.CCShutdown != 0
 }
 
-// TestSilentClose: a target that falls silent keeps nobody from leaving.
+// TestSilentClose checks that Close ends soon when the target does not answer the shutdown.
 func TestSilentClose(t *testing.T) {
 	id := attended(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil }, shutdown)
 	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
@@ -242,8 +243,8 @@ func TestSilentClose(t *testing.T) {
 	assert.Less(t, clock.Now(), 3*time.Second)
 }
 
-// TestSilentAdmin: one that answers nothing at all any more is given up in the
-// time of a connection.
+// TestSilentAdmin checks that Reset and Close end soon when the target does not answer
+// anything any more.
 func TestSilentAdmin(t *testing.T) {
 	var silent atomic.Bool
 	id := attended(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return silent.Load() })
@@ -260,7 +261,8 @@ func TestSilentAdmin(t *testing.T) {
 	assert.Less(t, clock.Now(), 10*timeout)
 }
 
-// TestNoNotices: SPDK must not look after namespaces while they are used.
+// TestNoNotices checks that the driver asks for no notices about namespaces. SPDK would
+// otherwise update its namespaces while queues use them.
 func TestNoNotices(t *testing.T) {
 	var wanted atomic.Uint32
 	wanted.Store(^uint32(0))
@@ -274,8 +276,8 @@ func TestNoNotices(t *testing.T) {
 	assert.Zero(t, wanted.Load())
 }
 
-// TestCongestion: SPDK leaves it to the system, whose choice may cost half the
-// bandwidth.
+// TestCongestion checks that the driver sets the congestion control of SPDK's sockets. The
+// default of the system may cost half the bandwidth.
 func TestCongestion(t *testing.T) {
 	r := embedded(t, 512, 0)
 	_, port, err := net.SplitHostPort(r.addr)
@@ -307,7 +309,7 @@ func TestCongestion(t *testing.T) {
 	assert.ErrorContains(t, err, "none such")
 }
 
-// TestAgain: transient statuses are repeated, others are not.
+// TestAgain checks that the queue retries commands with a transient status, and no others.
 func TestAgain(t *testing.T) {
 	var seen, refuse atomic.Uint32
 	id := scripted(t, func(c *fakepeer.Conn, sqe *nvme.SQE) error {
@@ -330,8 +332,7 @@ func TestAgain(t *testing.T) {
 	assert.True(t, se.DNR)
 }
 
-// TestKeepAlive: an idle association lives longer than the time-out that it has
-// told the target, and hardly takes a processor for that.
+// TestKeepAlive checks that an idle association lives longer than its keep-alive time-out.
 func TestKeepAlive(t *testing.T) {
 	r := embedded(t, 512, 0)
 	d := openDevice(t, r.id(t), spdk.Options{KeepAlive: 2 * time.Second})
@@ -342,7 +343,7 @@ func TestKeepAlive(t *testing.T) {
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
 }
 
-// TestAffinity: SPDK's initialization leaves threads where they may run.
+// TestAffinity checks that SPDK's initialization does not change the CPU affinity of threads.
 func TestAffinity(t *testing.T) {
 	var before, after unix.CPUSet
 	require.NoError(t, unix.SchedGetaffinity(0, &before))
@@ -352,7 +353,8 @@ func TestAffinity(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
-// TestOnlyTCP: a process that has begun without huge pages does without.
+// TestOnlyTCP checks that a process that has initialized SPDK without huge pages, for TCP,
+// cannot open PCIe devices.
 func TestOnlyTCP(t *testing.T) {
 	d := openDevice(t, embedded(t, 512, 0).id(t), spdk.Options{})
 	require.NoError(t, d.Close())
@@ -361,7 +363,8 @@ func TestOnlyTCP(t *testing.T) {
 	assert.ErrorContains(t, err, "huge pages")
 }
 
-// TestManyDevices: devices of one subsystem do not share a controller.
+// TestManyDevices checks that many devices of one subsystem can be open at the same time, each
+// with a controller of its own.
 func TestManyDevices(t *testing.T) {
 	id := embedded(t, 512, 0).id(t)
 	o := spdk.Options{HostID: uuid.New()}
@@ -372,7 +375,7 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
-// TestNoMoreQueues: a target grants so many and no more.
+// TestNoMoreQueues checks the error of OpenQueue when the target grants no more queues.
 func TestNoMoreQueues(t *testing.T) {
 	id := scripted(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil })
 	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
@@ -384,8 +387,8 @@ func TestNoMoreQueues(t *testing.T) {
 	assert.ErrorIs(t, err, unix.EBUSY)
 }
 
-// TestMount: a file system over the driver, whose target is started anew in the
-// middle, and a second mount.
+// TestMount checks a file system over the driver. The target is restarted between two writes,
+// and a second mount reads the data.
 func TestMount(t *testing.T) {
 	r := embedded(t, 4096, 0)
 	d := openDevice(t, r.id(t), spdk.Options{})

@@ -18,8 +18,8 @@ import (
 	"nvmecr/nvmf/spdk"
 )
 
-// Commands that take the namespace of peerEnv away and bring it back. Without
-// the second it is gone for good, as a drive that was pulled.
+// takeEnv and bringEnv name shell commands that remove the namespace of peerEnv and restore
+// it. Without bringEnv the namespace is gone for good, as a drive that was pulled.
 const (
 	takeEnv  = "NVMECR_TEST_SPDK_TAKE"
 	bringEnv = "NVMECR_TEST_SPDK_BRING"
@@ -30,7 +30,7 @@ func shell(t *testing.T, command string) {
 	require.NoError(t, err, "%s: %s", command, out)
 }
 
-// A worker writes and reads the same over and over.
+// A worker writes and reads the same blocks repeatedly.
 type worker struct {
 	d    nvmf.Device
 	q    nvmf.Queue
@@ -38,7 +38,7 @@ type worker struct {
 	data []byte
 }
 
-// busy works until something fails.
+// busy writes and reads until a command fails, and returns the error.
 func (w *worker) busy() error {
 	for {
 		for _, op := range []nvmf.Opcode{nvmf.Write, nvmf.Read} {
@@ -49,14 +49,13 @@ func (w *worker) busy() error {
 	}
 }
 
-// transfer is a command for all of b.
+// transfer returns a read or write command for all of b.
 func transfer(op nvmf.Opcode, d nvmf.Device, lba nvmf.LBA, b []byte) *nvmf.Command {
 	return &nvmf.Command{Opcode: op, LBA: lba, Blocks: nvmf.LBA(len(b)) / nvmf.LBA(d.Identity().LBASize), Data: [][]byte{b}}
 }
 
-// TestPeerLoss takes a namespace away in the middle of commands: they fail, soon
-// and with the reason, and so do those that follow. If it comes back it is found
-// again.
+// TestPeerLoss removes a namespace while commands are in flight. The commands fail soon. If
+// the namespace is restored, Reset finds it again, and otherwise later commands fail, too.
 func TestPeerLoss(t *testing.T) {
 	id := peer(t)
 	take, bring := os.Getenv(takeEnv), os.Getenv(bringEnv)
@@ -67,7 +66,7 @@ func TestPeerLoss(t *testing.T) {
 	d := openDevice(t, id, spdk.Options{CommandTimeout: patience / 3, ConnectTimeout: patience / 3, RegisterFrom: 64 * nvmf.KiB})
 	block := d.Identity().LBASize
 	lengths := []nvmf.Bytes{block, 64 * nvmf.KiB, 64 * nvmf.KiB} // copied, and over RDMA registered
-	if bring == "" {                                             // a device that goes lets long transfers go on for minutes
+	if bring == "" {                                             // long transfers to a removed device do not end for minutes
 		lengths = []nvmf.Bytes{block, block, block}
 	}
 	var workers []*worker
@@ -101,7 +100,7 @@ func TestPeerLoss(t *testing.T) {
 			defer cancel()
 			err := w.q.Reset(ctx)
 			if bring == "" {
-				if err == nil { // the controller is there without the namespace
+				if err == nil { // the controller is reachable, without the namespace
 					err = w.busy()
 				}
 				assert.Error(t, err)
@@ -112,7 +111,7 @@ func TestPeerLoss(t *testing.T) {
 				return
 			}
 			got := make([]byte, len(w.data))
-			for { // a namespace may come back later than its controller
+			for { // the namespace may be restored later than its controller
 				err := do(w.q, transfer(nvmf.Read, w.d, w.lba, got))
 				if err == nil || ctx.Err() != nil {
 					assert.NoError(t, err)
@@ -137,8 +136,8 @@ func TestPeerLoss(t *testing.T) {
 	}
 }
 
-// TestPeerLossy: a network that loses packets now and then costs time, and no
-// connection: what sends them, sends them again.
+// TestPeerLossy checks that transfers over a network that loses packets succeed, since the
+// transport sends lost packets again.
 func TestPeerLossy(t *testing.T) {
 	id := peer(t)
 	d := openDevice(t, id, spdk.Options{})
@@ -153,8 +152,8 @@ func TestPeerLossy(t *testing.T) {
 	}
 }
 
-// TestPeerTwice: a process may have a namespace open twice, as one that reads
-// files and then writes; the second use outlives the first.
+// TestPeerTwice checks that a process can have a namespace open twice, as one that reads files
+// and then writes. The second device works after the first one was closed.
 func TestPeerTwice(t *testing.T) {
 	id := peer(t)
 	one := openDevice(t, id, spdk.Options{})

@@ -29,7 +29,7 @@ const (
 	registerNone nvmf.Bytes = 1 << 40
 )
 
-// rdmaPeer is peer over RDMA, where memory can be registered with the device.
+// rdmaPeer returns the peer if it uses RDMA, the transport for which memory is registered.
 func rdmaPeer(tb testing.TB) nvmf.TransportID {
 	id := peer(tb)
 	if id.Transport != nvmf.RDMA {
@@ -38,8 +38,8 @@ func rdmaPeer(tb testing.TB) nvmf.TransportID {
 	return id
 }
 
-// TestPeerRegistrationConformance: the contract with all data registered that can be,
-// and with none.
+// TestPeerRegistrationConformance runs the block device tests with as much data registered as
+// possible, and with none.
 func TestPeerRegistrationConformance(t *testing.T) {
 	id := rdmaPeer(t)
 	for name, register := range map[string]nvmf.Bytes{"all": registerAll, "none": registerNone} {
@@ -49,7 +49,7 @@ func TestPeerRegistrationConformance(t *testing.T) {
 	}
 }
 
-// registration opens a device that registers all data, and queues of it.
+// registration opens a device that registers all data, and opens queues of the device.
 func registration(t *testing.T, id nvmf.TransportID, queues int) (d nvmf.Reserver, qs []nvmf.Queue) {
 	d = openDevice(t, id, spdk.Options{RegisterFrom: registerAll})
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
@@ -68,15 +68,15 @@ func noise(r *rand.Rand, size nvmf.Bytes) []byte {
 	return b
 }
 
-// random is a source of numbers whose seed is printed.
+// random returns a source of random numbers, and logs its seed.
 func random(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// TestPeerRegistration: the device is lent what was asked for, and what it may not
-// have is copied.
+// TestPeerRegistration checks that data of at least RegisterFrom bytes is registered, and that
+// memory that cannot be registered is copied.
 func TestPeerRegistration(t *testing.T) {
 	id := rdmaPeer(t)
 	const size = 128 * nvmf.KiB
@@ -115,7 +115,7 @@ func TestPeerRegistration(t *testing.T) {
 	})
 }
 
-// kernels returns a page of the kernel's that everybody may read: the data of the vDSO.
+// kernels returns a page of the kernel that processes may read: the data of the vDSO.
 func kernels(t *testing.T) []byte {
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
@@ -126,15 +126,15 @@ func kernels(t *testing.T) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), os.Getpagesize())
 }
 
-// mapped returns memory of its own.
+// mapped returns anonymous memory from mmap.
 func mapped(t *testing.T, size nvmf.Bytes) []byte {
 	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	require.NoError(t, err)
 	return b
 }
 
-// TestPeerRegistrationShared: several commands at once may have the same memory,
-// or parts of it that share pages.
+// TestPeerRegistrationShared checks concurrent commands with the same memory, or with parts of
+// memory that share pages.
 func TestPeerRegistrationShared(t *testing.T) {
 	id := rdmaPeer(t)
 	d, qs := registration(t, id, 2)
@@ -162,7 +162,7 @@ func TestPeerRegistrationShared(t *testing.T) {
 		assert.True(t, bytes.Equal(slices.Concat(want, want), got))
 	})
 	t.Run("two queues, overlapping", func(t *testing.T) {
-		// Writes from memory that overlaps; reads into halves that share a page.
+		// The queues write from overlapping memory, and read into halves that share a page.
 		memory := noise(r, size+block)
 		into := make([]byte, 2*size+1)
 		var group sync.WaitGroup
@@ -187,9 +187,8 @@ func TestPeerRegistrationShared(t *testing.T) {
 	}
 }
 
-// TestPeerRegistrationUnmapped: memory is the program's again as soon as the command is
-// done; what it does with it then touches no device, and no command touches what
-// is there later.
+// TestPeerRegistrationUnmapped checks that a program can unmap its memory as soon as the command
+// has ended, and that later memory at the same address is registered anew.
 func TestPeerRegistrationUnmapped(t *testing.T) {
 	id := rdmaPeer(t)
 	d, qs := registration(t, id, 1)
@@ -212,8 +211,8 @@ func TestPeerRegistrationUnmapped(t *testing.T) {
 	assert.Equal(t, 40, spdk.Registrations(q))
 }
 
-// BenchmarkRegistration compares what it takes to register memory with what it takes to copy
-// it, by turns. The medians are told, without the time that the commands take.
+// BenchmarkRegistration compares the time for registering memory with that for copying it,
+// alternately. It reports medians, without the time of the commands.
 func BenchmarkRegistration(b *testing.B) {
 	id := rdmaPeer(b)
 	var queues [2]nvmf.Queue

@@ -17,11 +17,11 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// TestOldCause: what SPDK has said of something that went wrong, and was over long
-// before the connection was lost, is not the reason for that.
+// TestOldCause checks that the error of a lost connection does not contain an earlier message of
+// SPDK about something else.
 func TestOldCause(t *testing.T) {
 	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
-	const changed = 2 | 4<<16 // the notice that namespaces have, and the log that tells which: there is none
+	const changed = 2 | 4<<16 // a notice of changed namespaces, whose log page the peer does not have
 	var notice atomic.Bool
 	var listener uint16
 	admin := p.Admin
@@ -49,8 +49,8 @@ func TestOldCause(t *testing.T) {
 	assert.NotContains(t, err.Error(), "log_page")
 }
 
-// TestCutWhileIdentifying: a connection that ends takes what was asked with it, and is
-// no answer: a namespace would have another UUID without the list of its names.
+// TestCutWhileIdentifying checks that Open fails when the connection ends during an Identify. If the
+// driver took that for an empty list of identifiers, the namespace would get another UUID.
 func TestCutWhileIdentifying(t *testing.T) {
 	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
 	admin := p.Admin

@@ -26,11 +26,11 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// soon is how much longer than somebody waits a call may take: SPDK has to disconnect.
+// soon is how much longer than its time-out a call may take, since SPDK has to disconnect.
 const soon = 2 * time.Second
 
-// TestSilentFromNth: a target that falls silent at any step of connecting to it is not
-// waited for any longer than its user does, and leaves nothing that would be in the way.
+// TestSilentFromNth has the target stop answering at each step of Open. Open has to end with its
+// context each time, and must leave nothing behind that prevents later connections.
 func TestSilentFromNth(t *testing.T) {
 	const wait, steps = 150 * time.Millisecond, 100
 	var asked, silentFrom atomic.Int32
@@ -38,7 +38,7 @@ func TestSilentFromNth(t *testing.T) {
 		func(*nvme.SQE) bool { return asked.Add(1) > silentFrom.Load() })
 	o := spdk.Options{HostNQN: hostName(0), KeepAlive: -1}
 	silentFrom.Store(steps)
-	require.NoError(t, openDevice(t, id, o).Close()) // SPDK takes its time for the first
+	require.NoError(t, openDevice(t, id, o).Close()) // the first device initializes SPDK, which takes long
 	open := func(n int32) (nvmf.Reserver, error) {
 		asked.Store(0)
 		silentFrom.Store(n)
@@ -60,12 +60,12 @@ func TestSilentFromNth(t *testing.T) {
 		}
 		require.ErrorContains(t, err, "has not answered", "at step %d", n)
 		assert.ErrorContains(t, err, id.String())
-		n += int32(attempts % 2) // each twice
+		n += int32(attempts % 2) // two attempts for each step
 	}
 	assert.Greater(t, attempts, 24, "more than there may be connections to one target")
 }
 
-// stoppable is a process of SPDK's target, which can be stopped.
+// stoppable is a process of SPDK's target, which a test stops with SIGSTOP.
 type stoppable struct {
 	*os.Process
 	id nvmf.TransportID
@@ -86,7 +86,7 @@ func startStoppable(t *testing.T) *stoppable {
 	if err != nil {
 		t.Skip("nvmf_tgt is not in PATH, and not in a directory that NVMECR_SPDK names")
 	}
-	r := embedded(t, 512, 0) // for its port
+	r := embedded(t, 512, 0) // finds a free port
 	r.stop(t)
 	s := &stoppable{id: r.id(t)}
 	dir := t.TempDir()
@@ -105,7 +105,7 @@ func startStoppable(t *testing.T) *stoppable {
 	s.Process = cmd.Process
 	t.Cleanup(func() {
 		assert.NoError(t, cmd.Process.Kill())
-		_ = cmd.Wait() // killed
+		_ = cmd.Wait() // reports that the process was killed
 		if t.Failed() {
 			text, _ := os.ReadFile(said.Name())
 			t.Logf("SPDK's target said:\n%s", text)
@@ -118,7 +118,7 @@ func startStoppable(t *testing.T) *stoppable {
 	return s
 }
 
-// TestStopped: SPDK's target is stopped, and goes on.
+// TestStopped stops and continues SPDK's target.
 func TestStopped(t *testing.T) {
 	s := startStoppable(t)
 	signal := func(sig syscall.Signal) func(*testing.T) {
@@ -127,7 +127,7 @@ func TestStopped(t *testing.T) {
 	halted{s.id, signal(syscall.SIGSTOP), signal(syscall.SIGCONT), time.Second, soon}.test(t)
 }
 
-// TestPeerStopped is the same with another target. The first command stops it.
+// TestPeerStopped stops and continues another target, with the commands in takeEnv and bringEnv.
 func TestPeerStopped(t *testing.T) {
 	id := peer(t)
 	take, bring := os.Getenv(takeEnv), os.Getenv(bringEnv)
@@ -141,11 +141,11 @@ func TestPeerStopped(t *testing.T) {
 type halted struct {
 	id           nvmf.TransportID
 	stop, goOn   func(*testing.T)
-	wait, margin time.Duration // for an answer, and for the end then
+	wait, margin time.Duration // the time-out of calls, and how much longer they may take
 }
 
-// test sees that whatever is asked of it meanwhile ends with who asks, and says why, and
-// that all is well again when it goes on.
+// test checks that all calls end with their context while the target is stopped, with an error
+// that says why. After the target continues, the device has to work again.
 func (h halted) test(t *testing.T) {
 	o := spdk.Options{ConnectTimeout: 20 * h.wait, CommandTimeout: h.wait}
 	d := openDevice(t, h.id, o)
@@ -187,11 +187,11 @@ func (h halted) test(t *testing.T) {
 	}
 }
 
-// works sees that a device and a queue do, which may have lost their connection.
+// works checks that a device and a queue work, after a Reset if they have lost their connection.
 func (h halted) works(t *testing.T, d nvmf.Device, q nvmf.Queue, read func() error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := read(); err != nil { // what was asked took the association with it
+	if err := read(); err != nil { // the call that timed out may have ended the association
 		require.ErrorIs(t, err, nvmf.ErrConnectionLost)
 		require.NoError(t, q.Reset(ctx))
 		require.NoError(t, read())

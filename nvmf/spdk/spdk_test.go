@@ -28,8 +28,8 @@ const (
 	peerEnv = "NVMECR_TEST_SPDK"
 )
 
-// restartable is a target in this process that can be started anew at the
-// same address, with a namespace of the same UUID.
+// restartable is a target in this process that can be stopped, and started again at the
+// same address with the same namespace.
 type restartable struct {
 	backing   target.Backing
 	inCapsule nvmf.Bytes
@@ -37,12 +37,12 @@ type restartable struct {
 	addr      string
 }
 
-// lasting is a Backing that outlives its target.
+// lasting is a Backing that stays open when its target closes.
 type lasting struct{ target.Backing }
 
 func (lasting) Close() error { return nil }
 
-// embedded starts one with a namespace in memory.
+// embedded starts a restartable target with a namespace in memory.
 func embedded(tb testing.TB, lbaSize, inCapsule nvmf.Bytes) *restartable {
 	r := &restartable{addr: "127.0.0.1:0", inCapsule: inCapsule}
 	var err error
@@ -85,7 +85,7 @@ func (r *restartable) id(tb testing.TB) nvmf.TransportID {
 	return nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port, SubNQN: targetNQN, NSID: 1}
 }
 
-// peer is SPDK's target.
+// peer returns the transport id of the target in peerEnv.
 func peer(tb testing.TB) nvmf.TransportID {
 	s := os.Getenv(peerEnv)
 	if s == "" {
@@ -131,8 +131,8 @@ func TestPeerConformance(t *testing.T) {
 	}
 }
 
-// TestNoFlowControl: the driver asks for no flow control of its queues, without which
-// SPDK's target sends the end of a read beside its data.
+// TestNoFlowControl checks that the driver disables the flow control of its submission queues. With
+// flow control SPDK's target sends a response to each read in addition to the data.
 func TestNoFlowControl(t *testing.T) {
 	if spdk.Version() < "26.09" {
 		t.Skipf("SPDK %s has flow control always, and its target does not ask", spdk.Version())
@@ -149,7 +149,7 @@ func TestNoFlowControl(t *testing.T) {
 	assert.EqualValues(t, nvme.ConnectNoSQFlow, (<-received).Attributes)
 }
 
-// TestSameIdentity: a namespace has the same identity by either driver.
+// TestSameIdentity checks that a namespace has the same identity in both drivers.
 func TestSameIdentity(t *testing.T) {
 	same := func(t *testing.T, id nvmf.TransportID) {
 		other, err := tcp.Open(t.Context(), id, tcp.Options{})

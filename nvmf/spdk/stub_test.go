@@ -18,7 +18,7 @@ func TestBuiltWithout(t *testing.T) {
 	assert.Empty(t, spdk.Version())
 }
 
-// What stands for the tests of the driver in the count of those that were skipped.
+// TestDriver is skipped. It stands for the tests of the driver, which are not built without SPDK.
 func TestDriver(t *testing.T) {
 	t.Skip("built without SPDK: `make test` runs this package's tests once more, with it, where pkg-config finds it")
 }

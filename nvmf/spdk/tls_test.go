@@ -28,7 +28,8 @@ import (
 
 const tlsHost = "nqn.2014-08.org.example:tls"
 
-// usableKey is a key that SPDK does not take for none.
+// usableKey returns a key whose derived key does not begin with a zero byte, which SPDK would
+// take for no key.
 func usableKey(t *testing.T, id nvmf.TransportID) tlspsk.Key {
 	for {
 		k := tlspsk.New(false)
@@ -40,7 +41,7 @@ func usableKey(t *testing.T, id nvmf.TransportID) tlspsk.Key {
 	}
 }
 
-// TestKeysForNoTLS: nothing is sent without TLS where there is a key for it.
+// TestKeysForNoTLS checks that Open with a key for TLS fails if TLS cannot be used.
 func TestKeysForNoTLS(t *testing.T) {
 	id := embedded(t, 4096, 0).id(t)
 	zero := usableKey(t, id)
@@ -73,7 +74,7 @@ func TestKeysForNoTLS(t *testing.T) {
 	}
 }
 
-// TestSilenceForTLS: a target that says nothing at all, and one that ends the
+// TestSilenceForTLS checks Open with TLS when the target does not answer, and when it closes the
 // connection.
 func TestSilenceForTLS(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,9 +104,9 @@ func TestSilenceForTLS(t *testing.T) {
 	}
 }
 
-// tlsEnv is the transport id of a target with TLS whose namespace may be
-// overwritten, and tlsKeysEnv a file with a line HOSTNQN KEY [HOSTSECRET
-// TARGETSECRET] for each of its hosts: the secrets are for an authentication.
+// tlsEnv is the transport id of a target with TLS whose namespace may be overwritten.
+// tlsKeysEnv names a file with a line HOSTNQN KEY [HOSTSECRET TARGETSECRET] for each host of
+// the target. The secrets are for in-band authentication.
 const (
 	tlsEnv     = "NVMECR_TEST_SPDK_TLS"
 	tlsKeysEnv = "NVMECR_TEST_SPDK_TLS_KEYS"
@@ -180,8 +181,8 @@ func TestTLSRefused(t *testing.T) {
 	}
 }
 
-// TestTLSReset: connections that are lost come back, and no signal tells of them
-// as one would of a pipe that nobody reads.
+// TestTLSReset checks that Reset restores lost connections with TLS, and that a lost connection
+// causes no SIGPIPE.
 func TestTLSReset(t *testing.T) {
 	id, hosts := tlsPeer(t)
 	signals := make(chan os.Signal, 1)
@@ -211,7 +212,7 @@ func TestTLSReset(t *testing.T) {
 	}
 }
 
-// cut ends all connections of this process to a target, both ways.
+// cut shuts down all connections of this process to a target.
 func cut(t *testing.T, id nvmf.TransportID) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)

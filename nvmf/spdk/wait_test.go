@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A slot that has rested, and for which there is no memory ever, ends by the
-// command time-out as one that the controller does not answer.
+// TestRestingExpires checks that a command that waits for its retry, and for which there is no
+// memory, ends after the command time-out like a command that the controller does not answer.
 func TestRestingExpires(t *testing.T) {
 	const patience = 5 * time.Millisecond
 	q := &Queue{dev: &Device{opts: Options{CommandTimeout: patience}}, inflight: make([]flight, 1), resting: []uint32{0}}
@@ -19,7 +19,7 @@ func TestRestingExpires(t *testing.T) {
 	assert.True(t, q.expired())
 
 	q.pace.came()
-	for range 10 { // until it has to rest for long
+	for range 10 { // each retry doubles the pause
 		assert.True(t, q.inflight[0].retry.Again(time.Hour))
 	}
 	assert.False(t, q.expired())
