@@ -18,8 +18,8 @@ const (
 	subNQN  = "nqn.2014-08.org.example:subsystem"
 )
 
-// converse runs both ends to the end and returns the messages, what the host
-// says, and what the controller says.
+// converse runs a whole authentication, and returns its messages, the error of the
+// host, and the error of the controller.
 func converse(h *Host, c *Controller) (messages [][]byte, host, controller error) {
 	next := h.Start()
 	for next != nil && !c.Ended() {
@@ -28,7 +28,7 @@ func converse(h *Host, c *Controller) (messages [][]byte, host, controller error
 		if host != nil || h.Done() {
 			break
 		}
-		answer := make([]byte, MaxMessage) // as it is received
+		answer := make([]byte, MaxMessage) // a host receives zeros after the message
 		copy(answer, c.Give(MaxMessage))
 		messages = append(messages, answer)
 		next, host = h.Answer(answer)
@@ -46,7 +46,7 @@ func TestAll(t *testing.T) {
 			for _, mutual := range []bool{false, true} {
 				for transformation := NoHash; transformation <= SHA512; transformation++ {
 					if group > FFDHE2048 && transformation != SHA256 {
-						continue // only takes longer
+						continue // these cases are slow, and test nothing else
 					}
 					name := fmt.Sprintf("%s %s mutual=%t key=%d", hash, group, mutual, transformation)
 					keys := Keys{Host: NewSecret(transformation), Controller: NewSecret(transformation)}
@@ -67,7 +67,8 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// TestPreference: the controller's order decides among what the host offers.
+// TestPreference checks that the controller chooses the hash and the group that it
+// prefers among those that the host offers.
 func TestPreference(t *testing.T) {
 	keys := Keys{Host: NewSecret(SHA256)}
 	h, c := pairOf(keys, keys, Offer{})
@@ -117,7 +118,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestReplay: what was captured is of no use in another transaction, to either end.
+// TestReplay checks that both ends refuse the proofs of an earlier transaction.
 func TestReplay(t *testing.T) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
 	for _, group := range []Group{NullGroup, FFDHE2048} {
@@ -144,11 +145,12 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReflection: a host that knows no key cannot let the controller make its
-// proof for it.
+// TestReflection checks that the controller refuses its own challenge as the
+// challenge of the host. Otherwise a host without the key could have the controller
+// compute the response for it.
 func TestReflection(t *testing.T) {
 	secret := NewSecret(NoHash)
-	keys := Keys{secret, secret} // the same, which nobody should do
+	keys := Keys{secret, secret} // a reflection works only with equal secrets
 	h, c := pairOf(keys, keys, Offer{Groups: []Group{NullGroup}})
 	c.Take(h.Start())
 	challenged := c.Give(MaxMessage)
@@ -159,14 +161,15 @@ func TestReflection(t *testing.T) {
 	require.ErrorContains(t, c.Err(), "challenge is our own")
 }
 
-// TestOrder: no message but the next one is taken, nothing is given early.
+// TestOrder checks that the controller refuses messages in a wrong order, and that
+// it gives no message before its turn.
 func TestOrder(t *testing.T) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
 	offer := Offer{Groups: []Group{NullGroup}}
 	h, c := pairOf(keys, keys, offer)
 	messages, host, _ := converse(h, c)
 	require.NoError(t, host)
-	for taken := range 3 { // Negotiate, Reply, Success2 of before
+	for taken := range 3 { // how many valid messages come first
 		for i := 0; i < len(messages); i++ {
 			h, c := pairOf(keys, keys, offer)
 			h.tid = le.Uint16(messages[0][4:])
@@ -176,7 +179,7 @@ func TestOrder(t *testing.T) {
 				next, _ = h.Answer(c.Give(MaxMessage))
 			}
 			if i == 2*taken && taken != 1 {
-				continue // its turn
+				continue // this message is the next one
 			}
 			c.Take(messages[i])
 			require.Error(t, c.Err(), "message %d after %d", i, taken)
@@ -198,7 +201,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestNoProof: a controller that only says that all is well is refused.
+// TestNoProof checks that the host refuses a success message without the proof that
+// it has asked for.
 func TestNoProof(t *testing.T) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
 	h, c := pairOf(keys, keys, Offer{Groups: []Group{NullGroup}})
@@ -212,7 +216,8 @@ func TestNoProof(t *testing.T) {
 	assert.False(t, h.Done())
 }
 
-// TestConcatenation: a host that asks for TLS keys is refused with the code for it.
+// TestConcatenation checks that the controller refuses secure channel concatenation
+// with the reason code for it.
 func TestConcatenation(t *testing.T) {
 	c := NewController(Config{Keys: Keys{Host: NewSecret(SHA256)}})
 	m := negotiate{concat: 1, offer: Offer{}.Complete()}
@@ -220,7 +225,8 @@ func TestConcatenation(t *testing.T) {
 	assert.Equal(t, encodeFailure(kindFailure1, 5, ConcatMismatch), c.Give(MaxMessage))
 }
 
-// TestShortBuffer: a host whose buffer is too small for a message gets a failure, or nothing.
+// TestShortBuffer checks that a host whose buffer is too small for a message gets a
+// failure message, or nothing if that does not fit either.
 func TestShortBuffer(t *testing.T) {
 	keys := Keys{Host: NewSecret(SHA256)}
 	for capacity, want := range map[int]bool{79: false, 80: true} {
@@ -233,7 +239,7 @@ func TestShortBuffer(t *testing.T) {
 	assert.True(t, c.Ended())
 }
 
-// TestPublicValues: values of small order are refused by both ends.
+// TestPublicValues checks that public values of small order are refused.
 func TestPublicValues(t *testing.T) {
 	p := FFDHE2048.prime()
 	for name, v := range map[string][]byte{
@@ -249,7 +255,7 @@ func TestPublicValues(t *testing.T) {
 	assert.Equal(t, append(make([]byte, 255), 8), got, "as long as the prime")
 }
 
-// TestPrimes: the formula gives primes of which half is prime too.
+// TestPrimes checks that all moduli are safe primes: p and (p-1)/2 are prime.
 func TestPrimes(t *testing.T) {
 	for g := FFDHE2048; g <= FFDHE8192; g++ {
 		p := g.prime()
@@ -261,7 +267,8 @@ func TestPrimes(t *testing.T) {
 	}
 }
 
-// TestProofs compares public values and proofs with others' arithmetic.
+// TestProofs compares primes, public values and proofs with those in
+// testdata/proofs.txt, which another program has computed.
 func TestProofs(t *testing.T) {
 	text, err := os.ReadFile("testdata/proofs.txt")
 	require.NoError(t, err)
@@ -292,7 +299,7 @@ func number(t *testing.T, s string) uint64 {
 	return n
 }
 
-// checkProof runs a conversation whose random values are those of a line.
+// checkProof runs an authentication with the random values of a line of proofs.txt.
 func checkProof(t *testing.T, host, sub string, f []string) {
 	raw := func(s string) []byte { return unhex(t, strings.Trim(s, "-")) }
 	keys := Keys{}
@@ -325,7 +332,7 @@ func checkProof(t *testing.T, host, sub string, f []string) {
 	assert.Equal(t, f[13:15], []string{hex.EncodeToString(third.response), hex.EncodeToString(second.response)})
 }
 
-// script hands values out instead of random ones.
+// script returns a source of random bytes that returns values instead.
 func script(t *testing.T, values ...[]byte) func([]byte) {
 	return func(b []byte) {
 		require.NotEmpty(t, values)
@@ -349,8 +356,8 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
-// TestOtherTransaction: a message of another transaction is none of this one, whatever
-// it proves.
+// TestOtherTransaction checks that both ends refuse messages with another transaction
+// identifier.
 func TestOtherTransaction(t *testing.T) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
 	for turn := range 4 {
@@ -371,7 +378,7 @@ func TestOtherTransaction(t *testing.T) {
 				b = c.Give(MaxMessage)
 			}
 		}
-		if turn == 3 { // the last one is the host's
+		if turn == 3 { // the controller receives the last message
 			err = c.Err()
 		} else if err == nil {
 			err = c.Err()
@@ -381,7 +388,8 @@ func TestOtherTransaction(t *testing.T) {
 	}
 }
 
-// TestNotOffered: a controller does not choose what the host has not offered.
+// TestNotOffered checks that the host refuses a hash or a group that it has not
+// offered.
 func TestNotOffered(t *testing.T) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
 	for _, choose := range []func(*Controller){

@@ -10,7 +10,7 @@ import (
 	"nvmecr/internal/hostile"
 )
 
-// FuzzController gives the controller a host's messages, edited.
+// FuzzController sends edited messages of a host to the controller.
 func FuzzController(f *testing.F) {
 	f.Add([]byte(nil), uint16(MaxMessage), false)
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 255, 0}, uint16(100), true)
@@ -39,8 +39,8 @@ func FuzzController(f *testing.F) {
 	})
 }
 
-// FuzzHost gives the host a controller's messages, edited. The host knows
-// then that the controller is the one it should be, whatever else it was told.
+// FuzzHost sends edited messages of a controller to the host. The host must not
+// complete the authentication without the controller's proof.
 func FuzzHost(f *testing.F) {
 	f.Add([]byte(nil), uint16(0), false)
 	f.Add([]byte{0, 0, 0, 0, 8, 0, 255, 0}, uint16(17), true)
@@ -64,11 +64,11 @@ func FuzzHost(f *testing.F) {
 	})
 }
 
-// What both ends may allocate: an edited message may ask for the largest group,
-// with which each power, two at each end, leaves 2 MiB of garbage.
+// memory limits the allocations of both ends. An edited message may ask for the
+// largest group. Each end then computes two powers, which leave 2 MiB of garbage each.
 const memory = 1<<20 + 4*(2<<20)
 
-// conversation gives f both ends, with little that they may use.
+// conversation calls f with both ends, and limits its memory and time.
 func conversation(t *testing.T, group bool, f func(*Host, *Controller)) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA384)}
 	offer := Offer{Groups: []Group{NullGroup}}
@@ -76,13 +76,14 @@ func conversation(t *testing.T, group bool, f func(*Host, *Controller)) {
 		offer.Groups = []Group{FFDHE2048}
 	}
 	for g := FFDHE2048; g <= FFDHE8192; g++ {
-		moduli[g]() // made once for all; an edited message may ask for each
+		moduli[g]() // computed before the limits apply, since an edited message may ask for any group
 	}
 	h, c := pairOf(keys, keys, offer)
 	hostile.Bounded(t, memory, 10*time.Second, func() { f(h, c) })
 }
 
-// FuzzMessages: what is decoded is encoded as it was.
+// FuzzMessages checks that encoding and decoding a decoded message gives the same
+// message.
 func FuzzMessages(f *testing.F) {
 	var keys Keys
 	keys.Host, keys.Controller = NewSecret(SHA256), NewSecret(SHA256)
@@ -130,7 +131,8 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzSecret: what is accepted is printed as it was, and errors do not show it.
+// FuzzSecret checks that Reveal returns the text of an accepted secret, and that
+// String does not show it.
 func FuzzSecret(f *testing.F) {
 	for h := NoHash; h <= SHA512; h++ {
 		f.Add(NewSecret(h).Reveal())

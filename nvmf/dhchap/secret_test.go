@@ -24,8 +24,8 @@ func TestSecret(t *testing.T) {
 	assert.True(t, Secret{}.IsZero())
 }
 
-// TestSecretText reads a secret that was made with Python's zlib and base64, and
-// the same with each thing wrong that can be.
+// TestSecretText parses a secret that was made with Python's zlib and base64, and
+// invalid variants of it.
 func TestSecretText(t *testing.T) {
 	const good = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 	edit := func(old, new string) string { return strings.Replace(good, old, new, 1) }
@@ -54,7 +54,8 @@ func TestSecretText(t *testing.T) {
 	}
 }
 
-// TestSecretIsNotShown prints secrets in all ways that may end in a log.
+// TestSecretIsNotShown checks that no usual way to print or log a value shows a
+// secret.
 func TestSecretIsNotShown(t *testing.T) {
 	s, err := ParseSecret("DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:")
 	require.NoError(t, err)
