@@ -10,7 +10,7 @@ import (
 	"nvmecr/internal/hostile"
 )
 
-// FuzzTransportID: what is parsed is printed in a form that says the same.
+// FuzzTransportID checks that the String of a parsed id parses as the same id.
 func FuzzTransportID(f *testing.F) {
 	for _, s := range []string{
 		"trtype:TCP adrfam:IPv4 traddr:10.0.0.5 trsvcid:4420 subnqn:nqn.2014-08.org.example:a ns:1",
@@ -33,7 +33,8 @@ func FuzzTransportID(f *testing.F) {
 	})
 }
 
-// FuzzParseSize: sizes are what they say, or refused; none wraps around.
+// FuzzParseSize checks that plain numbers are parsed correctly, and that no accepted
+// size is zero, as after an overflow.
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"64M", "1GiB", "0.5k", "16E", "1e3", "-1", "18446744073709551616", "999999999999P", ".", "1,000", "0x10", "1 M", "ib"} {
 		f.Add(s)

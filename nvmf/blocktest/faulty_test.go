@@ -45,7 +45,7 @@ func flush(q nvmf.Queue) error {
 	return q.Wait(c)
 }
 
-// content reads blocks after the power is on, on a queue of its own.
+// content turns the power on, and reads blocks on a new queue.
 func content(t *testing.T, f *blocktest.Faulty, lba nvmf.LBA, blocks int) []byte {
 	f.PowerOn()
 	q, err := f.OpenQueue(context.Background(), 1)

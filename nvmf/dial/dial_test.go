@@ -52,7 +52,8 @@ func TestOpen(t *testing.T) {
 	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
 }
 
-// TestWithoutSPDK: what needs it says how to come by it.
+// TestWithoutSPDK checks that the errors for transports that need SPDK say how to
+// build with SPDK.
 func TestWithoutSPDK(t *testing.T) {
 	if len(dial.Drivers()) > 1 {
 		t.Skip("built with SPDK")
@@ -74,7 +75,8 @@ func TestWithoutSPDK(t *testing.T) {
 	}
 }
 
-// TestNoTLS: where there is a key for TLS nothing goes on without.
+// TestNoTLS checks that Open with a key for TLS fails if the transport or the driver
+// has no TLS.
 func TestNoTLS(t *testing.T) {
 	for _, c := range []struct {
 		id     string
@@ -101,7 +103,8 @@ func TestNoTLS(t *testing.T) {
 	}
 }
 
-// TestSecretsByEitherDriver: what asks for authentication does not go on without.
+// TestSecretsByEitherDriver checks that Open with keys for both ends fails with each
+// driver if the target does not authenticate.
 func TestSecretsByEitherDriver(t *testing.T) {
 	b, err := target.NewMemory(nvmf.MiB, 4096)
 	require.NoError(t, err)

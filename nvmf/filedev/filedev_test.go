@@ -113,7 +113,8 @@ func TestFullDiskIsENOSPC(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// A file that cannot be written to can be read, and stays as it is.
+// TestReadOnly checks that a file without write permission can be read, and that it
+// does not change.
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o400))

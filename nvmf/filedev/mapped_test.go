@@ -26,15 +26,15 @@ func inMemory(t *testing.T) string {
 	return dir
 }
 
-// allocated is what the file takes, in bytes.
+// allocated returns the allocated size of a file in bytes.
 func allocated(t *testing.T, path string) int64 {
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(path, &st))
 	return st.Blocks * 512
 }
 
-// A file in memory takes memory where it is written, not where it is read, and
-// gives it back.
+// TestSparseInMemory checks that a file on tmpfs allocates memory for writes and not
+// for reads, and that Deallocate frees it.
 func TestSparseInMemory(t *testing.T) {
 	path := filepath.Join(inMemory(t), "ns")
 	d, err := filedev.Create(path, 64*nvmf.MiB+4096, filedev.Options{})
@@ -48,7 +48,7 @@ func TestSparseInMemory(t *testing.T) {
 	assert.Equal(t, make([]byte, nvmf.MiB), read(256))
 	assert.Zero(t, allocated(t, path), "of a file that has been read")
 
-	last := nvmf.LBA(64 * 256) // the block past the last whole chunk
+	last := nvmf.LBA(64 * 256) // the block after the last whole chunk
 	want := bytes.Repeat([]byte("x"), 4096)
 	for _, lba := range []nvmf.LBA{300, last} {
 		require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Write, LBA: lba, Blocks: 1, Data: [][]byte{want[:100], want[100:]}}))
@@ -63,7 +63,7 @@ func TestSparseInMemory(t *testing.T) {
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: 256, Blocks: 256}))
 	assert.LessOrEqual(t, allocated(t, path), int64(4096))
 	assert.Equal(t, make([]byte, nvmf.MiB), read(256))
-	read(300) // of one chunk, and the next ones
+	read(300) // crosses the border between two chunks
 	assert.LessOrEqual(t, allocated(t, path), int64(4096), "nothing comes back by reading")
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Read, LBA: 300, Blocks: 1, Data: [][]byte{got[:4096]}}))
 	assert.LessOrEqual(t, allocated(t, path), int64(4096), "nor of what had been written")
@@ -71,8 +71,8 @@ func TestSparseInMemory(t *testing.T) {
 	assert.Equal(t, want, read(300)[:4096])
 }
 
-// Memory that is not there is an error: of the file that was truncated, and of
-// a caller's pointer that is bad.
+// TestFaultsInMemory checks that accesses to a truncated file and to invalid buffers
+// of the caller fail with errors, not with signals.
 func TestFaultsInMemory(t *testing.T) {
 	path := filepath.Join(inMemory(t), "ns")
 	d, err := filedev.Create(path, nvmf.MiB, filedev.Options{})

@@ -12,7 +12,8 @@ import (
 	"nvmecr/nvmf/filedev"
 )
 
-// TestReachesStorage asks the kernel whether Flush and FUA left anything in its cache.
+// TestReachesStorage checks that the kernel has no dirty pages of the file after a
+// Flush, and after a write with FUA.
 func TestReachesStorage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ns")
 	d, err := filedev.Create(path, nvmf.MiB, filedev.Options{})

@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// A lagging context has not noticed yet that its deadline has come.
+// lagging is a context that does not end at its deadline at once.
 type lagging struct {
 	context.Context
 	deadline time.Time
@@ -20,7 +20,8 @@ type lagging struct {
 
 func (l lagging) Deadline() (time.Time, bool) { return l.deadline, true }
 
-// What an attempt says that there was no time for does not hide why those before it failed.
+// TestReconnectTellsTheReason checks that the error of a last attempt that had no time
+// left does not hide the error of the attempts before it.
 func TestReconnectTellsTheReason(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

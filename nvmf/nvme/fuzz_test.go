@@ -10,8 +10,8 @@ import (
 	"nvmecr/internal/hostile"
 )
 
-// FuzzStructures reads every field of every structure from arbitrary bytes.
-// Lists end within their page, and are written as they were read.
+// FuzzStructures reads every field of every structure from arbitrary bytes. It checks
+// that lists end within their page, and that a decoded list is encoded correctly.
 func FuzzStructures(f *testing.F) {
 	f.Add([]byte(nil), []byte(nil))
 	var page [IdentifySize]byte
@@ -39,7 +39,7 @@ func FuzzStructures(f *testing.F) {
 	})
 }
 
-// fields reads what the structures say.
+// fields reads the fields of the structures.
 func fields(page *[IdentifySize]byte) {
 	c, n := (*IdentifyController)(page), (*IdentifyNamespace)(page)
 	_, _, _, _ = c.Serial(), c.Model(), c.Firmware(), c.SubNQN()
@@ -57,7 +57,8 @@ func fields(page *[IdentifySize]byte) {
 	_, _ = QueueCounts(uint32(q.Result()))
 }
 
-// FuzzSQE: what one end puts into a command is what the other reads.
+// FuzzSQE checks that the getters of commands and completions return the values that
+// the setters have set.
 func FuzzSQE(f *testing.F) {
 	f.Add(uint64(0), uint32(1), uint32(0), uint16(0))
 	f.Add(^uint64(0), uint32(65536), ^uint32(0), ^uint16(0))
@@ -91,7 +92,8 @@ func FuzzSQE(f *testing.F) {
 	})
 }
 
-// FuzzReservationStatus: what is decoded is encoded as it was, as far as it fits.
+// FuzzReservationStatus checks that encoding and decoding a decoded report gives the
+// same report.
 func FuzzReservationStatus(f *testing.F) {
 	f.Add((&ReservationStatus{Generation: 3, Type: WriteExclusive, Registrants: []Registrant{{CNTLID: 1, Holder: true, Key: 7}, {Key: 9}}}).Append(nil))
 	f.Add([]byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 63: 0})

@@ -122,7 +122,8 @@ func recordedReservations(t *testing.T) map[string][2][]byte {
 	return all
 }
 
-// TestRecordedReservations: Linux's commands are ours, byte for byte.
+// TestRecordedReservations checks that encoded reservation commands are equal to those
+// recorded from Linux.
 func TestRecordedReservations(t *testing.T) {
 	recorded := recordedReservations(t)
 	for _, x := range []struct {
@@ -166,7 +167,7 @@ func TestRecordedReservations(t *testing.T) {
 	}
 }
 
-// TestRecordedReports: what SPDK reports, and what it leaves behind.
+// TestRecordedReports decodes reservation reports recorded from SPDK.
 func TestRecordedReports(t *testing.T) {
 	recorded := recordedReservations(t)
 	for name, want := range map[string]struct {

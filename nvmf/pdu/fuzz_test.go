@@ -9,8 +9,8 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// FuzzDecode: no bytes make the decoder panic, or accept lengths that do not
-// add up.
+// FuzzDecode decodes arbitrary bytes. It checks that the decoder does not panic, and
+// that it accepts no inconsistent lengths.
 func FuzzDecode(f *testing.F) {
 	for _, g := range loadGolden(f) {
 		r := g.rules()
@@ -31,7 +31,7 @@ func FuzzDecode(f *testing.F) {
 		if plen := le.Uint32(b[4:]); total != plen || h.Size() > int(h.Offset) || h.Size() < pdu.CommonSize || h.Data > r.MaxData {
 			t.Fatalf("%+v of a PDU of %d bytes", h, plen)
 		}
-		// A digest that is wrong would hide what is behind it.
+		// A valid header digest, so that the checks after that of the digest are reached.
 		if h.Flags&pdu.FlagHeaderDigest != 0 && len(b) >= h.Size() {
 			le.PutUint32(b[h.HLen:], pdu.Digest(0, b[:h.HLen]))
 		}
@@ -51,8 +51,8 @@ func requireViolation(t *testing.T, err error) {
 	require.ErrorAs(t, err, &e, "what a TermReq can answer")
 }
 
-// sendAgain makes the PDU that was received, and receives that. It may be
-// shorter: padding is as small as can be.
+// sendAgain encodes the decoded PDU, and decodes the result. The result may be
+// shorter, since its padding is minimal.
 func sendAgain(t *testing.T, r *pdu.Rules, h pdu.Header, b []byte) {
 	again := make([]byte, pdu.MaxHeaderSize+pdu.ICSize)
 	n := r.Put(again, h.Type, h.Flags&(pdu.FlagLast|pdu.FlagSuccess), int(h.Data))

@@ -14,13 +14,13 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// golden is a PDU of a real conversation.
+// golden is a recorded PDU.
 type golden struct {
 	name  string
 	bytes []byte
 }
 
-// rules returns the rules the PDU was sent under.
+// rules returns the rules that the PDU was sent with.
 func (g *golden) rules() pdu.Rules {
 	t := pdu.Type(g.bytes[0])
 	digests := strings.Contains(g.name, "-digests-") && t != pdu.TypeICReq && t != pdu.TypeICResp
@@ -30,7 +30,7 @@ func (g *golden) rules() pdu.Rules {
 	}
 }
 
-// loadGolden reads the files of testdata; their first lines tell the format.
+// loadGolden reads the files of testdata, whose first lines describe the format.
 func loadGolden(tb testing.TB) []golden {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(tb, err)
@@ -64,7 +64,8 @@ func unhex(tb testing.TB, body string) []byte {
 	return out
 }
 
-// TestGolden decodes what others sent, and encodes the same again.
+// TestGolden decodes recorded PDUs of other implementations. Encoding has to give the
+// same bytes.
 func TestGolden(t *testing.T) {
 	for _, g := range loadGolden(t) {
 		t.Run(g.name, func(t *testing.T) {
@@ -84,8 +85,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// normal clears what differs without meaning: PDO without data, and a data
-// digest flag without data.
+// normal clears the fields that have no meaning in a PDU without data: PDO and the
+// data digest flag.
 func normal(head []byte, h pdu.Header) []byte {
 	head = append([]byte(nil), head...)
 	if h.Data == 0 && (head[3] != 0 || head[1]&pdu.FlagDataDigest != 0) {
@@ -98,7 +99,7 @@ func normal(head []byte, h pdu.Header) []byte {
 	return head
 }
 
-// encode makes a PDU of what decoding the golden one gave.
+// encode encodes the decoded golden PDU.
 func encode(r *pdu.Rules, h pdu.Header, in []byte) []byte {
 	b := make([]byte, pdu.MaxHeaderSize)
 	ic := pdu.ICOf(in[:16])
@@ -130,7 +131,8 @@ func digestOf(b []byte) []byte {
 	return []byte{byte(d), byte(d >> 8), byte(d >> 16), byte(d >> 24)}
 }
 
-// TestGoldenFlippedBits: with header digest no flipped bit of a header passes.
+// TestGoldenFlippedBits checks that the header digest detects every flipped bit of a
+// header.
 func TestGoldenFlippedBits(t *testing.T) {
 	for _, g := range loadGolden(t) {
 		r := g.rules()

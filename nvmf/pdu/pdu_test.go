@@ -22,7 +22,7 @@ func decode(r *pdu.Rules, b []byte) (pdu.Header, error) {
 	return h, r.Header(h, b)
 }
 
-// put makes a PDU with n bytes of data behind its header, all zeros.
+// put returns a PDU with n zero bytes of data.
 func put(r *pdu.Rules, t pdu.Type, flags uint8, n int, rest func(b []byte)) []byte {
 	b := make([]byte, pdu.MaxHeaderSize)
 	head := r.Put(b, t, flags, n)
@@ -37,7 +37,7 @@ func put(r *pdu.Rules, t pdu.Type, flags uint8, n int, rest func(b []byte)) []by
 	return b
 }
 
-// TestRefused lists what a receiver must refuse, and with which status.
+// TestRefused checks that a receiver refuses invalid PDUs with the right status.
 func TestRefused(t *testing.T) {
 	host := &pdu.Rules{FromHost: true, MaxData: 4096, MaxCapsuleData: 8192}
 	ctrl := &pdu.Rules{MaxData: 1 << 20}

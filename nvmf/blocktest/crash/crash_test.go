@@ -43,7 +43,7 @@ func submit(q nvmf.Queue, lba nvmf.LBA, value byte, n int) *nvmf.Command {
 	return c
 }
 
-// contents lists the images of h by the first and the last byte of each block.
+// contents returns the images of h, each as the first and the last byte of each block.
 func contents(h *crash.History, data func() []byte, o crash.Options) map[string]bool {
 	seen := map[string]bool{}
 	o.Random = rand.New(rand.NewPCG(1, 1))
@@ -126,8 +126,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestManyUndetermined: what cannot be enumerated has every single block and
-// every pair.
+// TestManyUndetermined checks that the images include every single undetermined block
+// and every pair of them when there are too many combinations to enumerate.
 func TestManyUndetermined(t *testing.T) {
 	const n = 20
 	data := make([]byte, n*block)
