@@ -28,8 +28,8 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// fixtures counts them: each has an address, where nobody else takes the port of
-// a target that starts again.
+// fixtures counts the fixtures. Each fixture has an address of its own, so that no
+// other test takes its port while its target restarts.
 var fixtures atomic.Int32
 
 // fixture is a target with an admin socket, and hosts over NVMe/TCP.
@@ -53,7 +53,8 @@ func newFixture(t *testing.T, pool string) *fixture {
 	return f
 }
 
-// poolDir is a directory for a pool, whatever the umask.
+// poolDir returns a directory that does not exist yet, so that the pool creates it
+// with the right permissions whatever the umask is.
 func poolDir(t *testing.T) string { return filepath.Join(t.TempDir(), "pool") }
 
 func (f *fixture) socket() string { return filepath.Join(f.dir, "admin.sock") }
@@ -103,7 +104,7 @@ var errDied = errors.New("died")
 
 func (f *fixture) Interrupt(n int, executed bool) func() bool {
 	if executed {
-		n++ // there is only before the next one
+		n++ // a step fails before it is executed: after step n is before step n+1
 	}
 	f.step = func() error {
 		if n--; n <= 0 {
@@ -143,7 +144,7 @@ func (f *fixture) Traits() provisiontest.Traits {
 }
 
 func TestConformance(t *testing.T) {
-	t.Parallel() // it waits most of the time, for what is held back from hosts with wrong keys
+	t.Parallel() // it mostly waits, since targets delay their answer to hosts with wrong keys
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
 		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "file:"+poolDir(t)) })
@@ -154,7 +155,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestIsolation: the host of one job can do nothing to another job.
+// TestIsolation checks that the host of one job cannot affect another job.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []string{"mem:64M", "file:" + poolDir(t)} {
@@ -167,7 +168,8 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TestAdminSocket is only for this user and root, and never shared.
+// TestAdminSocket checks that only this user and root can use the admin socket, and
+// that two targets cannot share one.
 func TestAdminSocket(t *testing.T) {
 	path := filepath.Join(shortdir.New(t), "s")
 	l, err := Listen(path)
@@ -196,7 +198,8 @@ func TestAdminSocket(t *testing.T) {
 	require.ErrorContains(t, err, "nvmecr target --admin")
 }
 
-// TestDeadSocket: of many targets that find the socket of a dead one, one has it.
+// TestDeadSocket checks that exactly one of several targets takes over the socket that
+// a killed target has left.
 func TestDeadSocket(t *testing.T) {
 	for range 20 {
 		path := filepath.Join(shortdir.New(t), "s")
@@ -227,7 +230,7 @@ func TestDeadSocket(t *testing.T) {
 	}
 }
 
-// TestForeignTarget: a client sends nothing to another user's target.
+// TestForeignTarget checks that a client sends nothing to a target of another user.
 func TestForeignTarget(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become somebody else")
@@ -237,13 +240,13 @@ func TestForeignTarget(t *testing.T) {
 	defer l.Close()
 	listened := make(chan error, 1)
 	go func() {
-		// The thread is not given back, and ends with the goroutine.
+		// The goroutine keeps the thread locked, so that the thread ends with it.
 		runtime.LockOSThread()
 		err := rawSetuid(65534)
 		if err == nil {
 			var raw syscall.RawConn
 			if raw, err = l.(*net.UnixListener).SyscallConn(); err == nil {
-				// The socket becomes that of who listens last.
+				// SO_PEERCRED returns the credentials of the last thread that called listen.
 				err = errors.Join(raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 8) }), err)
 			}
 		}
@@ -266,7 +269,8 @@ func TestForeignTarget(t *testing.T) {
 	assert.Empty(t, <-got, "nothing was sent")
 }
 
-// TestStrangers: another user is turned away even where the file lets them.
+// TestStrangers checks that the target refuses another user even if the permissions of
+// the socket file allow the connection.
 func TestStrangers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become somebody else")
@@ -277,7 +281,7 @@ func TestStrangers(t *testing.T) {
 	call := func() (err error) {
 		done := make(chan struct{})
 		go func() {
-			// The thread is not given back, and ends with the goroutine.
+			// The goroutine keeps the thread locked, so that the thread ends with it.
 			runtime.LockOSThread()
 			defer close(done)
 			if err = rawSetuid(65534); err != nil {
@@ -305,7 +309,7 @@ func TestStrangers(t *testing.T) {
 	assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE), "%v", err)
 }
 
-// rawSetuid changes the user of the calling thread alone.
+// rawSetuid changes the user of the calling thread, and of no other one.
 func rawSetuid(uid int) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
 		return errno
@@ -327,7 +331,8 @@ func dialHere(path string) (net.Conn, error) {
 	return net.FileConn(file)
 }
 
-// TestFilePool: what is not whole is not served, and what is damaged is named.
+// TestFilePool checks that a pool removes jobs whose creation or deletion was
+// interrupted, and that it reports damaged jobs.
 func TestFilePool(t *testing.T) {
 	dir := poolDir(t)
 	f := newFixture(t, "file:"+dir)
@@ -401,8 +406,8 @@ func TestFilePool(t *testing.T) {
 	}
 }
 
-// TestDamaged: a job whose record is damaged, and a directory that is no job's,
-// are nobody else's loss.
+// TestDamaged checks that a damaged record, and a directory that belongs to no job, do
+// not affect other jobs.
 func TestDamaged(t *testing.T) {
 	ctx := context.Background()
 	dir := poolDir(t)
@@ -450,7 +455,7 @@ func TestDamaged(t *testing.T) {
 	require.NoError(t, c.Delete(ctx, "bad"))
 }
 
-// scarce is a pool whose namespaces cannot be opened while it lacks something.
+// scarce is a pool whose calls open and free fail with the errors of its fields.
 type scarce struct {
 	Pool
 	lack error // of open
@@ -471,7 +476,7 @@ func (s *scarce) free(job string) (bool, error) {
 	return s.Pool.free(job)
 }
 
-// TestNotServed: a namespace that the target cannot serve takes no space.
+// TestNotServed checks that a failed Create leaves no namespace that uses space.
 func TestNotServed(t *testing.T) {
 	for _, name := range []string{"mem:1M", "file:" + poolDir(t)} {
 		t.Run(name[:3], func(t *testing.T) {
@@ -511,15 +516,15 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// TestFailures fails one step of a call, of a target that lives on: what the
-// disk has is what the target does, and repeating the call repairs it.
+// TestFailures fails each step of each call, while the target keeps running. The target
+// has to serve what is on the disk, and the repeated call has to succeed.
 func TestFailures(t *testing.T) {
 	ctx := context.Background()
 	dir := poolDir(t)
 	f := newFixture(t, "file:"+dir)
 	p := f.admin
-	// failOnce calls until a call has not reached its nth step, and once more
-	// after each that has failed.
+	// failOnce repeats a call, and fails its step n in repetition n, until the call has
+	// fewer than n steps. It calls between after each failure.
 	failOnce := func(name string, call func() error, between func()) {
 		for n := 1; ; n++ {
 			at := 0

@@ -19,7 +19,7 @@ func keysOf(host string) map[string]dhchap.Keys {
 	return map[string]dhchap.Keys{host: {Host: dhchap.NewSecret(dhchap.SHA256)}}
 }
 
-// exposed makes jobs, exposes them to one host, and connects that.
+// exposed creates jobs, exposes them to one host, and connects the host.
 func exposed(t *testing.T, f *fixture, p provision.Provisioner, keys map[string]dhchap.Keys, jobs ...string) map[string]provisiontest.Volume {
 	volumes := map[string]provisiontest.Volume{}
 	for _, job := range jobs {
@@ -39,8 +39,8 @@ func connected(v provisiontest.Volume) bool {
 	return err == nil
 }
 
-// TestRenewal: another key of a host cuts off all subsystems that list it, be
-// it the job's already or not.
+// TestRenewal checks that a new key of a host ends its connections to all subsystems
+// that list the host, whether the job was exposed to the host before or not.
 func TestRenewal(t *testing.T) {
 	host := []string{provisiontest.HostA}
 	for _, job := range []string{"one", "new"} {
@@ -71,7 +71,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestForeignKey: a key that somebody else has set stays.
+// TestForeignKey checks that the provisioner does not change a key that it has not set.
 func TestForeignKey(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -91,7 +91,8 @@ func TestForeignKey(t *testing.T) {
 	assert.Equal(t, theirs[provisiontest.HostA].Host.Reveal(), key)
 }
 
-// TestKeyless: a kernel that has no keys cuts nobody off over them.
+// TestKeyless checks that an Expose with keys on a kernel without keys fails, and does
+// not end connections.
 func TestKeyless(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -105,7 +106,8 @@ func TestKeyless(t *testing.T) {
 	assert.Len(t, f.Leftovers(t), 2, "nothing beside the subsystem and the image")
 }
 
-// TestFailedRenewal: one change that fails leaves nobody without a port.
+// TestFailedRenewal checks that all subsystems are at their port after one change of a
+// renewal has failed, unless that change was a link to the port.
 func TestFailedRenewal(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -134,7 +136,7 @@ func TestFailedRenewal(t *testing.T) {
 		require.ErrorIs(t, err, failed)
 		want := 2
 		if strings.Contains(err.Error(), "cannot listen") {
-			want = 1 // it was the link that failed
+			want = 1 // the change that failed was a link to the port
 		}
 		assert.Equal(t, want, linked, "change %d: %v", fail, err)
 		for _, job := range []string{"one", "two"} {
@@ -144,9 +146,8 @@ func TestFailedRenewal(t *testing.T) {
 	}
 }
 
-// TestKilledRenewal: a program that is killed, and can put nothing back, leaves
-// neither another job nor a subsystem of somebody else's without its port when
-// its call is repeated.
+// TestKilledRenewal kills a program after each change of a renewal. When the call is
+// repeated, all jobs and all subsystems of other programs have to be at their port.
 func TestKilledRenewal(t *testing.T) {
 	const theirs = "nqn.2014-08.org.example:theirs"
 	host := provisiontest.HostA

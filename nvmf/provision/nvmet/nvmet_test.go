@@ -90,13 +90,13 @@ func (f *fixture) Traits() provisiontest.Traits {
 }
 
 func TestConformance(t *testing.T) {
-	t.Parallel() // it waits most of the time, for what is held back from hosts with wrong keys
+	t.Parallel() // it mostly waits, since targets delay their answer to hosts with wrong keys
 	provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t) })
 }
 
 var ctx = context.Background()
 
-// TestDevice gives jobs a whole device in turns.
+// TestDevice gives a whole device to one job after the other.
 func TestDevice(t *testing.T) {
 	f := newFixture(t)
 	f.o.Device = filepath.Join(t.TempDir(), "device")
@@ -137,8 +137,8 @@ func TestDevice(t *testing.T) {
 	assert.FileExists(t, f.o.Device)
 }
 
-// TestStrange: a job that is served by another name, or from another directory,
-// than it would be from here is neither served twice nor torn down.
+// TestStrange checks a job that is served with another prefix, or from another directory,
+// than those of the provisioner. The provisioner neither serves it again nor deletes it.
 func TestStrange(t *testing.T) {
 	for name, change := range map[string]func(*fixture){
 		"prefix":    func(f *fixture) { f.o.Base = "nqn.2014-08.org.example:other" },
@@ -173,7 +173,8 @@ func TestStrange(t *testing.T) {
 	}
 }
 
-// TestAtOnce: two jobs are created at the same time, at a port that is not there.
+// TestAtOnce creates a second job between two changes of the creation of the first one,
+// when the port does not exist yet.
 func TestAtOnce(t *testing.T) {
 	for at := 1; ; at++ {
 		f := newFixture(t)
@@ -200,8 +201,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestPowerLoss: what must not be forgotten is on the disk when a call returns,
-// be the namespace a file or a device.
+// TestPowerLoss checks that calls sync the directory after they have changed the state of a
+// job, for namespaces on files and on devices.
 func TestPowerLoss(t *testing.T) {
 	for name, device := range map[string]string{"file": "", "device": filepath.Join(t.TempDir(), "device")} {
 		t.Run(name, func(t *testing.T) {
@@ -227,8 +228,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestDeviceNames: a device that is taken is so by whatever name, and while
-// another program makes it a job's.
+// TestDeviceNames checks that a device in use is recognized by another name, and that
+// Create waits for the lock of other programs before it takes a device.
 func TestDeviceNames(t *testing.T) {
 	t.Parallel() // it waits for another program
 	f := newFixture(t)
@@ -265,7 +266,7 @@ func TestDeviceNames(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSameDevice: two nodes of one number are one device.
+// TestSameDevice checks that two device nodes with the same number count as one device.
 func TestSameDevice(t *testing.T) {
 	dir := t.TempDir()
 	for name, minor := range map[string]uint32{"a": 3, "b": 3, "c": 4} {
@@ -281,7 +282,7 @@ func TestSameDevice(t *testing.T) {
 	assert.False(t, sameDevice(a, "(null)"))
 }
 
-// TestPorts: one that is there is used, whoever made it.
+// TestPorts checks that an existing port is used, whichever program has created it.
 func TestPorts(t *testing.T) {
 	f := newFixture(t)
 	f.o.Listen = nil
@@ -311,7 +312,8 @@ func TestPorts(t *testing.T) {
 	require.ErrorContains(t, err, "modprobe nvmet")
 }
 
-// TestDamaged: a job whose image leads nowhere hides no other.
+// TestDamaged checks that a job whose image is a dangling link is reported as damaged, and
+// that other jobs are still listed.
 func TestDamaged(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -330,7 +332,7 @@ func TestDamaged(t *testing.T) {
 	assert.Len(t, list, 1)
 }
 
-// TestTree: what the real tree does, on a directory.
+// TestTree tests the implementation of the configfs tree on an ordinary directory.
 func TestTree(t *testing.T) {
 	d := directory(t.TempDir())
 	require.NoError(t, d.Mkdir("a"))

@@ -18,7 +18,7 @@ import (
 	"nvmecr/nvmf/provision/provisiontest"
 )
 
-// kernel is Linux's own target.
+// kernel is the target of the Linux kernel.
 type kernel struct{ fixture }
 
 func (k *kernel) Open(*testing.T) provision.Provisioner {
@@ -36,7 +36,7 @@ func (k *kernel) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (pr
 	return provisiontest.Dial(id, host, keys)
 }
 
-// Restart takes down what a boot forgets.
+// Restart removes the subsystems and hosts, which a kernel forgets at a reboot.
 func (k *kernel) Restart(t *testing.T) {
 	p := New(k.o)
 	names, err := p.tree.List("subsystems")
@@ -55,14 +55,14 @@ func (k *kernel) Restart(t *testing.T) {
 	}
 }
 
-// Traits look whether this kernel authenticates hosts.
+// Traits checks whether this kernel supports authentication.
 func (k *kernel) Traits() provisiontest.Traits {
 	traits := k.fixture.Traits()
 	probe := filepath.Join(k.o.Root, "hosts", provisiontest.HostA+":probe")
 	if os.Mkdir(probe, 0o755) == nil {
 		_, err := os.Stat(filepath.Join(probe, hostKey))
 		traits.Keyless = err != nil
-		_ = unix.Rmdir(probe) // a directory of configfs goes with what is in it
+		_ = unix.Rmdir(probe) // rmdir of configfs also removes the attributes in it
 	}
 	return traits
 }
@@ -83,10 +83,9 @@ func (k *kernel) Leftovers(t *testing.T) []string {
 	return names
 }
 
-// newKernel is the kernel's target, for root:
-// NVMECR_TEST_NVMET is its directory in configfs, NVMECR_TEST_NVMET_DIR one for
-// namespaces, on a file system with direct I/O, NVMECR_TEST_NVMET_LISTEN where
-// it is to listen (127.0.0.1:4420).
+// newKernel returns the kernel's target, for root. NVMECR_TEST_NVMET is its directory in
+// configfs. NVMECR_TEST_NVMET_DIR is a directory for namespaces, on a file system with
+// direct I/O. NVMECR_TEST_NVMET_LISTEN is the address to listen at (127.0.0.1:4420).
 func newKernel(t *testing.T) *kernel {
 	root := os.Getenv("NVMECR_TEST_NVMET")
 	if root == "" {
@@ -100,13 +99,13 @@ func newKernel(t *testing.T) *kernel {
 	return k
 }
 
-// TestKernel runs the conformance on the kernel's target.
+// TestKernel runs the conformance tests on the kernel's target.
 func TestKernel(t *testing.T) {
 	k := newKernel(t)
 	provisiontest.Run(t, func(*testing.T) provisiontest.Fixture { return k })
 }
 
-// TestIsolation: the host of one job can do nothing to another job.
+// TestIsolation checks that the host of one job cannot affect another job.
 func TestIsolation(t *testing.T) {
 	provisiontest.Isolation(t, newKernel(t).Open(t), nil)
 }

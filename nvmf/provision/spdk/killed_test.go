@@ -23,7 +23,7 @@ import (
 	"nvmecr/nvmf/provision/spdk"
 )
 
-// mortal is an nvmf_tgt that can be killed, with a store in a file.
+// mortal is an nvmf_tgt that the test kills, with a logical volume store in a file.
 type mortal struct {
 	*testing.T
 	socket, disk string
@@ -32,8 +32,8 @@ type mortal struct {
 	cmd          *exec.Cmd
 }
 
-// start starts the program that NVMECR_TEST_SPDK_TARGET names, with what more
-// arguments it has.
+// start starts the command in NVMECR_TEST_SPDK_TARGET, with the socket as a further
+// argument.
 func (m *mortal) start() {
 	words := strings.Fields(os.Getenv("NVMECR_TEST_SPDK_TARGET"))
 	m.cmd = exec.Command(words[0], append(words[1:], "-r", m.socket)...)
@@ -53,12 +53,13 @@ func (m *mortal) call(method string, params any) {
 
 func (m *mortal) kill() {
 	require.NoError(m, m.cmd.Process.Kill())
-	_ = m.cmd.Wait() // it was killed
+	_ = m.cmd.Wait() // reports that the process was killed
 	require.NoError(m, m.rpc.Close())
 }
 
-// clusters returns how many are free, some volume's, and all; 0 where there is
-// no store yet. Those of a volume that is being deleted are only in the last.
+// clusters returns the numbers of free clusters, of clusters of volumes, and of all
+// clusters; zeros if there is no store yet. The clusters of a volume that is being
+// deleted are only in the last number.
 func (m *mortal) clusters() (free, used, all uint64) {
 	var stores []struct {
 		Free uint64 `json:"free_clusters"`
@@ -76,7 +77,7 @@ func (m *mortal) clusters() (free, used, all uint64) {
 	return stores[0].Free, used, stores[0].All
 }
 
-// exposed makes a job and connects its host.
+// exposed creates and exposes a job, and connects its host.
 func (m *mortal) exposed(p provision.Provisioner, job string, size nvmf.Bytes) provisiontest.Volume {
 	n, err := p.Create(ctx, job, size)
 	require.NoError(m, err)
@@ -86,8 +87,8 @@ func (m *mortal) exposed(p provision.Provisioner, job string, size nvmf.Bytes) p
 	return v
 }
 
-// TestKilled kills a target within a deletion, and within the zeroing of what is
-// free that this makes necessary: nobody sees the data.
+// TestKilled kills a target while it deletes a volume, and while it zeroes the free space
+// afterwards. The next job must not see the data of the deleted one.
 func TestKilled(t *testing.T) {
 	if os.Getenv("NVMECR_TEST_SPDK_TARGET") == "" {
 		t.Skip("NVMECR_TEST_SPDK_TARGET does not say how to start an nvmf_tgt to be killed")
@@ -117,13 +118,13 @@ func TestKilled(t *testing.T) {
 	}
 	require.NoError(t, v.Close())
 
-	// killed kills it when a volume has begun to be deleted, and not ended.
+	// killed kills the target while it deletes a volume.
 	killed := func(call func(p *spdk.Provisioner) error) {
 		ended := make(chan error, 1)
 		p := open()
 		go func() { ended <- call(p) }()
 		require.Eventually(t, func() bool { free, used, all := m.clusters(); return free+used < all }, time.Minute, time.Millisecond)
-		time.Sleep(20 * time.Millisecond) // some are zeroed
+		time.Sleep(20 * time.Millisecond) // the target zeroes some clusters
 		m.kill()
 		require.Error(t, <-ended)
 		require.NoError(t, p.Close())

@@ -23,16 +23,16 @@ import (
 	"nvmecr/nvmf/provision/spdk"
 )
 
-// real is a target of SPDK's own, with a TCP transport and a logical volume
-// store, and nothing of a job.
+// real is a target program of SPDK, with a TCP transport, a logical volume store, and no
+// job.
 type real struct {
 	o    spdk.Options
 	rpc  *jsonrpc.Client
 	unit nvmf.Bytes
 
-	mu              sync.Mutex // guards what follows
+	mu              sync.Mutex // guards the following fields
 	armed, executed bool
-	left            int // calls until it dies
+	left            int // calls until they fail
 }
 
 func (r *real) Open(*testing.T) provision.Provisioner { return spdk.New(r.o) }
@@ -41,7 +41,7 @@ func (r *real) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (prov
 	return provisiontest.Dial(id, host, keys)
 }
 
-// serve stands between the provisioner and the target, so as to interrupt calls.
+// serve is a proxy between the provisioner and the target, which can fail calls.
 func (r *real) serve(ctx context.Context, l net.Listener) error {
 	return jsonrpc.Serve(ctx, l, func(ctx context.Context, method string, params json.RawMessage) (any, error) {
 		r.mu.Lock()
@@ -81,7 +81,8 @@ func (r *real) Recover(*testing.T) {
 	r.armed = false
 }
 
-// Restart makes the target forget what it does not keep on the device.
+// Restart removes all state that a restarted target would have lost, that is, all but the
+// logical volumes.
 func (r *real) Restart(t *testing.T) {
 	ctx := context.Background()
 	p := r.Open(t)
@@ -120,8 +121,8 @@ func (r *real) Traits() provisiontest.Traits {
 	return provisiontest.Traits{Unit: r.unit, Limited: true, Limits: true, Paced: true, Forgetful: true}
 }
 
-// newReal is the target whose socket is NVMECR_TEST_SPDK_RPC and that is to listen
-// at NVMECR_TEST_SPDK_LISTEN (127.0.0.1:4420).
+// newReal returns the target with the socket NVMECR_TEST_SPDK_RPC. It listens at
+// NVMECR_TEST_SPDK_LISTEN (127.0.0.1:4420).
 func newReal(t *testing.T) *real {
 	socket := os.Getenv("NVMECR_TEST_SPDK_RPC")
 	if socket == "" {
@@ -150,13 +151,13 @@ func newReal(t *testing.T) *real {
 	return r
 }
 
-// TestSPDK runs the conformance on a real target.
+// TestSPDK runs the conformance tests on a real target.
 func TestSPDK(t *testing.T) {
 	r := newReal(t)
 	provisiontest.Run(t, func(*testing.T) provisiontest.Fixture { return r })
 }
 
-// TestIsolation: the host of one job can do nothing to another job.
+// TestIsolation checks that the host of one job cannot affect another job.
 func TestIsolation(t *testing.T) {
 	p := newReal(t).Open(t)
 	t.Cleanup(func() { assert.NoError(t, p.Close()) })

@@ -66,9 +66,9 @@ func (f *fixture) Recover(*testing.T)            { f.Fail(nil) }
 func (f *fixture) Restart(*testing.T)            { f.Target.Restart() }
 func (f *fixture) Leftovers(*testing.T) []string { return append(f.Names(), files(f.keys)...) }
 
-// files returns what is in a directory.
+// files returns the names of the files in a directory.
 func files(dir string) []string {
-	entries, _ := os.ReadDir(dir) // one that is not there has nothing
+	entries, _ := os.ReadDir(dir) // no entries if the directory does not exist
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -86,7 +86,8 @@ func TestConformance(t *testing.T) {
 
 var ctx = context.Background()
 
-// TestLongestName: SPDK takes the names of volumes of the longest job.
+// TestLongestName checks that the volume names of a job with the longest name fit SPDK's
+// limit.
 func TestLongestName(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -98,7 +99,7 @@ func TestLongestName(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestMessages name the cause and what to do.
+// TestMessages checks that errors name the cause and the remedy.
 func TestMessages(t *testing.T) {
 	f := newFixture(t)
 	for _, c := range []struct {
@@ -122,7 +123,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestNowhereToListen: a create that could not be served leaves no volume.
+// TestNowhereToListen checks that a Create without an address to listen at fails, and leaves
+// no volume.
 func TestNowhereToListen(t *testing.T) {
 	f := newFixture(t)
 	p := spdk.New(spdk.Options{Socket: f.socket})
@@ -133,7 +135,8 @@ func TestNowhereToListen(t *testing.T) {
 
 func create(p *spdk.Provisioner) error { _, err := p.Create(ctx, "melt", nvmf.MiB); return err }
 
-// TestSharedKeys: two targets with one directory for keys leave each other's.
+// TestSharedKeys checks that two targets with the same directory for keys do not remove each
+// other's keys.
 func TestSharedKeys(t *testing.T) {
 	one, two := newFixture(t), newFixture(t)
 	two.keys = one.keys
@@ -157,8 +160,8 @@ func TestSharedKeys(t *testing.T) {
 	assert.Empty(t, files(one.keys))
 }
 
-// TestOtherPrefix: a job that is served by another name than it would have from
-// here is neither served twice nor deleted.
+// TestOtherPrefix checks that a provisioner with another prefix neither serves an existing job
+// again nor deletes it.
 func TestOtherPrefix(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -181,8 +184,8 @@ func TestOtherPrefix(t *testing.T) {
 	assert.Empty(t, f.Names())
 }
 
-// TestKeysOfOtherStore: a target with two stores has one keyring, and may have
-// a job of the same name in each, under another prefix.
+// TestKeysOfOtherStore checks that Delete does not remove the keys of a job with the same name in
+// another store. A target with two stores has one keyring for both.
 func TestKeysOfOtherStore(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -203,7 +206,8 @@ func TestKeysOfOtherStore(t *testing.T) {
 	require.NoError(t, errors.Join(p.Close(), rpc.Close()))
 }
 
-// TestAbandonedKeys: no key stays on disk, whoever died and whoever deletes.
+// TestAbandonedKeys checks that no keys stay on disk, neither those of an interrupted Expose nor
+// those of a job that is deleted without the directory for keys.
 func TestAbandonedKeys(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -222,8 +226,8 @@ func TestAbandonedKeys(t *testing.T) {
 	require.NoError(t, errors.Join(p.Close(), other.Close()))
 }
 
-// TestForgottenKeys: a job with keys stays one when the target has forgotten
-// them, for who is not told of the directory of keys and where that is lost.
+// TestForgottenKeys checks that a job with keys cannot be exposed without keys after the target has
+// restarted and the directory for keys was lost.
 func TestForgottenKeys(t *testing.T) {
 	f := newFixture(t)
 	host := []string{provisiontest.HostA}

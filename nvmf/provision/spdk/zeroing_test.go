@@ -24,7 +24,7 @@ import (
 	"nvmecr/nvmf/provision/spdk/fakespdk"
 )
 
-// made creates and exposes a job, and returns its namespace.
+// made creates and exposes a job, and connects to its namespace.
 func (f *fixture) made(t *testing.T, p provision.Provisioner, job string, size nvmf.Bytes) provisiontest.Volume {
 	n, err := p.Create(ctx, job, size)
 	require.NoError(t, err)
@@ -34,13 +34,13 @@ func (f *fixture) made(t *testing.T, p provision.Provisioner, job string, size n
 	return v
 }
 
-// filled is made with every byte a pattern.
+// filled creates and exposes a job, and fills its namespace with the byte pattern.
 func (f *fixture) filled(t *testing.T, p provision.Provisioner, job string, size nvmf.Bytes, pattern byte) {
 	_, err := f.made(t, p, job, size).WriteAt(slices.Repeat([]byte{pattern}, int(size)), 0)
 	require.NoError(t, err)
 }
 
-// holds expects every byte to be the pattern's.
+// holds expects that every byte of v is pattern.
 func holds(t *testing.T, v provisiontest.Volume, pattern byte) {
 	got := make([]byte, v.Size())
 	_, err := v.ReadAt(got, 0)
@@ -48,13 +48,15 @@ func holds(t *testing.T, v provisiontest.Volume, pattern byte) {
 	require.Equal(t, -1, slices.IndexFunc(got, func(b byte) bool { return b != pattern }), "other data at")
 }
 
-// dirty makes a job with data, and has the target die when its volume is deleted.
+// dirty creates a job with data, and interrupts the deletion of its volume, as if the target
+// had died.
 func (f *fixture) dirty(t *testing.T, p provision.Provisioner, job string, size nvmf.Bytes) {
 	f.filled(t, p, job, size, 0xee)
 	f.die(t, job)
 }
 
-// die has the target die when the volume of a job is deleted.
+// die interrupts the deletion of the volume of a job, as if the target had died. The volume's
+// clusters are free afterwards, and not zeroed.
 func (f *fixture) die(t *testing.T, job string) {
 	f.freeing(t, job)
 	f.Fail(func() (bool, bool) { return false, false })
@@ -65,13 +67,13 @@ func (f *fixture) die(t *testing.T, job string) {
 	require.NotContains(t, f.Names(), "nvmecr-freed:"+job)
 }
 
-// freeing does what a Delete does before the deletion of the volume.
+// freeing does the first steps of Delete, up to the deletion of the volume.
 func (f *fixture) freeing(t *testing.T, job string) {
 	f.raw(t, "bdev_lvol_rename", map[string]any{"old_name": "lvs0/nvmecr:" + job, "new_name": "nvmecr-freed:" + job})
 	f.volume(t, "nvmecr-zeroing:"+job, true)
 }
 
-// raw calls a method of the target's.
+// raw calls a method of the target.
 func (f *fixture) raw(t *testing.T, method string, params any) {
 	c := jsonrpc.NewClient(f.socket)
 	require.NoError(t, c.Call(ctx, method, params, nil))
@@ -82,9 +84,8 @@ func (f *fixture) volume(t *testing.T, name string, thin bool) {
 	f.raw(t, "bdev_lvol_create", map[string]any{"lvs_name": "lvs0", "lvol_name": name, "size_in_mib": 1, "thin_provision": thin, "clear_method": "write_zeroes"})
 }
 
-// TestZeroingInterrupted: what is free has data of jobs that were being deleted
-// when the target died. The call that zeroes it dies at each step, or the target
-// does once more.
+// TestZeroingInterrupted checks that free space with data of interrupted deletions is zeroed before
+// it is used again. The call that zeroes it is interrupted at each step, too.
 func TestZeroingInterrupted(t *testing.T) {
 	step := 1
 	if testing.Short() {
@@ -131,8 +132,8 @@ func TestZeroingInterrupted(t *testing.T) {
 	}
 }
 
-// TestZeroingInProgress: a deletion that others have begun holds up nobody but
-// who deletes the same, and nothing is zeroed for its sake.
+// TestZeroingInProgress checks that a deletion in progress delays only a Delete of the same job, and
+// that no free space is zeroed because of it.
 func TestZeroingInProgress(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -167,8 +168,8 @@ func TestZeroingInProgress(t *testing.T) {
 	require.NoError(t, errors.Join(p.Close(), other.Close()))
 }
 
-// TestZeroingUnsure: while clusters are nobody's and not free, they may be dirty
-// when the target starts again: marks stay.
+// TestZeroingUnsure checks that the marks for zeroing stay while some clusters are neither free nor
+// part of a volume. Such clusters may be free and not zeroed after a restart of the target.
 func TestZeroingUnsure(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -188,8 +189,8 @@ func TestZeroingUnsure(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestZeroingPart: not all that is free was in the volume that somebody made of
-// it and did not come to delete.
+// TestZeroingPart checks zeroing after an earlier zeroing was interrupted whose volume did not have
+// all free space.
 func TestZeroingPart(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -201,7 +202,8 @@ func TestZeroingPart(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestZeroingByOthers: who needs what another is zeroing waits for it.
+// TestZeroingByOthers checks that Create waits when another program is zeroing the space that it
+// needs.
 func TestZeroingByOthers(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -222,7 +224,7 @@ func TestZeroingByOthers(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestZeroingNothing: nothing is free, so there is nothing to zero.
+// TestZeroingNothing checks that the marks for zeroing are removed when no space is free.
 func TestZeroingNothing(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -234,8 +236,8 @@ func TestZeroingNothing(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestFreedBeside: what was freed beside a namespace that is served goes with
-// the next create, and leaves that alone.
+// TestFreedBeside checks that Create deletes a freed volume of the same job, and does not change the
+// namespace that is being served.
 func TestFreedBeside(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -248,8 +250,8 @@ func TestFreedBeside(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestSmallClusters: volumes are of whole MiB, and could not have all that is
-// free of such.
+// TestSmallClusters checks that a store with clusters of less than 1 MiB is refused. Volumes have whole
+// MiB, so no volume could have all free clusters of such a store.
 func TestSmallClusters(t *testing.T) {
 	socket := filepath.Join(shortdir.New(t), "s")
 	l, err := net.Listen("unix", socket)
