@@ -15,28 +15,30 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// A controller is an association: the admin queue, what the controller said
-// of itself, and the I/O connections that live and die with it.
+// A controller is an association with a controller of the target: the admin
+// queue, the capabilities of the controller, and the I/O connections, which end
+// with the association.
 type controller struct {
 	admin     sync.Mutex // held while a command runs on conn
 	conn      *conn
 	keepAlive keepAlive
 
-	// What follows does not change once the association stands.
+	// The following fields do not change after associate.
 	cntlid uint16
 	cap    nvme.CAP
 	facts  *initiator.Controller // nil for a discovery controller
 	queues uint16                // I/O queues granted
 
-	mu      sync.Mutex       // guards what follows
-	conns   map[uint16]*conn // by queue id; nil while it connects
+	mu      sync.Mutex       // guards the following fields
+	conns   map[uint16]*conn // by queue id; nil while a queue is connecting
 	lastQID uint16
 	lost    error         // why the association has ended
-	done    chan struct{} // closed with it
+	done    chan struct{} // closed when the association has ended
 }
 
-// associate opens an association with a controller of subsystem nqn: admin
-// queue, enable, identify, number of queues, keep-alive.
+// associate opens an association with a controller of subsystem nqn. It connects
+// the admin queue, enables and identifies the controller, asks for I/O queues and
+// starts the keep-alive.
 func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string) (*controller, error) {
 	kato := max(0, o.KeepAlive)
 	if nqn == nvme.DiscoveryNQN {
@@ -68,10 +70,10 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string)
 	return ctl, nil
 }
 
-// maxReadyTime is the longest CAP.TO can be: 255 x 500 ms.
+// maxReadyTime is the largest value of CAP.TO, 255 x 500 ms.
 const maxReadyTime = 255 * 500 * time.Millisecond
 
-// enable reads CAP and takes the controller to CSTS.RDY.
+// enable reads CAP, enables the controller and waits for CSTS.RDY.
 func (ctl *controller) enable(ctx context.Context) error {
 	value, err := ctl.property(nvme.PropertyCAP)
 	if err != nil {
@@ -84,7 +86,7 @@ func (ctl *controller) enable(ctx context.Context) error {
 	if err := ctl.setProperty(nvme.PropertyCC, nvme.CCFabrics); err != nil {
 		return err
 	}
-	// TO is at least the one round trip it takes to see RDY at once.
+	// A TO of 0 counts as 500 ms, since reading CSTS takes a round trip.
 	deadline := time.Now().Add(time.Duration(max(1, ctl.cap.Timeout())) * 500 * time.Millisecond)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		csts, err := ctl.property(nvme.PropertyCSTS)
@@ -139,8 +141,8 @@ func (ctl *controller) setProperty(offset uint32, value uint64) error {
 	return err
 }
 
-// exec runs one admin command whose data, if any, comes from the controller.
-// It ends the association if its connection is lost.
+// exec executes one admin command that receives data or has none. It ends the
+// association if the admin connection is lost.
 func (ctl *controller) exec(what string, sqe *nvme.SQE, data []byte) (uint64, error) {
 	ctl.admin.Lock()
 	ctl.settle()
@@ -152,8 +154,8 @@ func (ctl *controller) exec(what string, sqe *nvme.SQE, data []byte) (uint64, er
 	return result, err
 }
 
-// exec runs one command and returns dwords 0 and 1 of its completion. what
-// names it in errors; sqe needs no command id and no SGL.
+// exec executes one command and returns dwords 0 and 1 of its completion. what is
+// the name of the command in errors. sqe needs no command id and no SGL.
 func (c *conn) exec(what string, sqe *nvme.SQE, data []byte, write bool) (uint64, error) {
 	if c.err != nil {
 		return 0, fmt.Errorf("%s: %w", what, c.err)
@@ -172,7 +174,7 @@ func (c *conn) exec(what string, sqe *nvme.SQE, data []byte, write bool) (uint64
 	return c.result, nil
 }
 
-// issue queues a command, for which there must be a slot.
+// issue queues a command. The connection must have a free slot.
 func (c *conn) issue(cmd *nvmf.Command, sqe *nvme.SQE, data []byte, write bool) {
 	cmd.Opcode, cmd.Data = nvmf.Opcode(sqe.Opcode()), [][]byte{data}
 	cmd.Begin()
@@ -184,8 +186,8 @@ func (c *conn) issue(cmd *nvmf.Command, sqe *nvme.SQE, data []byte, write bool) 
 	c.ship(s, cid)
 }
 
-// fail ends the association: its connections are woken, the admin connection
-// is closed. The first cause stays.
+// fail ends the association. It shuts the I/O connections down, which wakes their
+// owners, and closes the admin connection. Only the first cause is kept.
 func (ctl *controller) fail(cause error) {
 	ctl.mu.Lock()
 	first := ctl.lost == nil
@@ -201,7 +203,7 @@ func (ctl *controller) fail(cause error) {
 	ctl.mu.Unlock()
 	if first {
 		if ctl.keepAlive.clock != nil {
-			_ = ownfd.CloseFile(ctl.keepAlive.clock) // wakes the routine
+			_ = ownfd.CloseFile(ctl.keepAlive.clock) // ends routineKeepAlive
 		}
 		ctl.conn.kill()
 		ctl.admin.Lock()
@@ -210,28 +212,29 @@ func (ctl *controller) fail(cause error) {
 	}
 }
 
-// close shuts the controller down in order, if it still listens.
+// close shuts the controller down, if the association has not ended, and ends the
+// association.
 func (ctl *controller) close() {
 	ctl.admin.Lock()
 	ctl.conn.timeout = min(ctl.conn.timeout, time.Second)
 	ctl.admin.Unlock()
 	if ctl.alive() {
-		// Best effort: the association ends here either way.
+		// An error does not matter, since the association ends in any case.
 		_ = ctl.setProperty(nvme.PropertyCC, nvme.CCFabrics|nvme.CCShutdown)
 	}
 	ctl.fail(nvmf.ErrClosed)
 }
 
-// alive reports whether the association has not ended as far as is known.
+// alive reports whether the association is not known to have ended.
 func (ctl *controller) alive() bool {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
 	return ctl.lost == nil
 }
 
-// reserve returns a queue id that no connection has. Ids come in turn, so that
-// one is used again as late as possible: a target may still hold the queue of
-// a connection that is gone.
+// reserve returns a queue id that no connection has. It uses the ids in turn, so
+// that each is used again as late as possible: a target may not have noticed yet
+// that a connection has ended.
 func (ctl *controller) reserve() (uint16, error) {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -245,8 +248,7 @@ func (ctl *controller) reserve() (uint16, error) {
 	return 0, fmt.Errorf("the target grants only %d I/O queues, and all are in use: %w", ctl.queues, unix.EBUSY)
 }
 
-// adopt makes an I/O connection part of the association, under an id from
-// reserve.
+// adopt adds an I/O connection to the association, with an id from reserve.
 func (ctl *controller) adopt(qid uint16, c *conn) error {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// authenticate does what the result of Connect asks for. Every queue does, with
-// every connection anew.
+// authenticate authenticates the host if the result of Connect asks for it. Each
+// connection of each queue authenticates.
 func (c *conn) authenticate(o *Options, q queueID, result uint32) error {
 	a := initiator.Authentication{HostNQN: o.HostNQN, SubNQN: q.subNQN, Keys: o.Keys, Offer: o.AuthOffer}
 	switch {
@@ -19,7 +19,7 @@ func (c *conn) authenticate(o *Options, q queueID, result uint32) error {
 		if err := c.prove(dhchap.NewHost(dhchap.Config(a))); err != nil {
 			return a.Failed(err)
 		}
-	// What discovery tells is only where to look, and none authenticates.
+	// Discovery controllers need not authenticate: the log only has addresses to try.
 	case !a.Keys.Controller.IsZero() && q.subNQN != nvme.DiscoveryNQN:
 		return a.NotAsked()
 	}
@@ -34,7 +34,7 @@ func (c *conn) prove(host *dhchap.Host) error {
 		if err := c.secure("Authentication Send", nvme.FabricsAuthSend, next); err != nil {
 			return err
 		}
-		if host.Done() { // what was sent is that we accept the target
+		if host.Done() { // the last message has told the target that its proof is right
 			return nil
 		}
 		clear(buffer)
@@ -43,7 +43,7 @@ func (c *conn) prove(host *dhchap.Host) error {
 		}
 		var err error
 		if next, err = host.Answer(buffer); err != nil {
-			if next != nil { // as a courtesy: the connection ends either way
+			if next != nil { // tells the target the reason; the connection ends in any case
 				_ = c.secure("Authentication Send", nvme.FabricsAuthSend, next)
 			}
 			return err
@@ -54,7 +54,7 @@ func (c *conn) prove(host *dhchap.Host) error {
 	}
 }
 
-// secure runs Authentication Send or Receive.
+// secure executes an Authentication Send or Receive command.
 func (c *conn) secure(what string, fctype uint8, message []byte) error {
 	var sqe nvme.SQE
 	sqe.ResetFabrics(fctype, 0)

@@ -15,35 +15,35 @@ import (
 )
 
 // A conn is one connection with its queue pair: the admin queue, or an I/O
-// queue. It has one owner at a time, which calls everything but kill.
+// queue. It has one owner at a time. Only kill may be called by others.
 type conn struct {
 	fd int
-	// mu guards closing fd against kill.
+	// mu keeps kill from using fd after it was closed.
 	mu     sync.Mutex
 	closed bool
 
-	// err is why the connection is lost, for good; it wraps
-	// nvmf.ErrConnectionLost.
+	// err is the reason why the connection is lost; it wraps
+	// nvmf.ErrConnectionLost. It is never cleared.
 	err error
-	// timeout is how long to go without a completion.
+	// timeout is the longest time without a completion; see expired.
 	timeout time.Duration
 
-	rx, tx pdu.Rules // what the target sends, what we send
+	rx, tx pdu.Rules // for PDUs of the target, and of the host
 	ic     pdu.IC    // the target's ICResp
 	ready  bool      // ICResp has come
 
 	slots []slot
 	free  []uint16 // slots without a command, a stack
-	busy  int      // slots with one
-	// resting are slots whose command is to be sent again later; see retry.go.
-	// Only I/O queues repeat commands.
+	busy  int      // number of slots with a command
+	// resting are slots whose command waits for its retry; see retry.go. Only I/O
+	// queues retry commands.
 	resting []uint16
 	retries bool
-	answers uint64 // responses that came
-	// Commands beyond the slots, linked by Command.Next.
+	answers uint64 // number of responses received
+	// Commands that wait for a slot, linked by Command.Next.
 	waiting, waitingEnd *nvmf.Command
 
-	beside *conn // goes on while this one is waited for; nil: none
+	beside *conn // sends and receives, too, while the owner waits for this one; nil: none
 
 	send  sender
 	recv  receiver
@@ -53,33 +53,33 @@ type conn struct {
 	result uint64
 }
 
-// A slot is a command in flight; its index is the command id. Its owner:
-// free -> start (queued to send) -> capsule sent -> answered -> free. The
-// caller's memory is in use until finish, also for a command that is answered
+// A slot is a command in flight; its index is the command id. A slot goes through
+// the states free, started (queued to send), capsule sent, answered, free. The
+// caller's memory is in use until finish, also when the target answers a command
 // while a PDU of it is being sent.
 type slot struct {
 	cmd   *nvmf.Command // nil: the slot is free
 	sqe   nvme.SQE
 	write bool     // data goes to the target
-	short bool     // fewer bytes than there is space for are no fault
+	short bool     // the target may send fewer bytes than total
 	data  [][]byte // cmd.Data, or aux
 	total uint32   // bytes of data
-	// moved is how many bytes the target has sent, or asked for.
+	// moved is the number of bytes that the target has sent, or asked for.
 	moved uint32
 
-	// cur walks data while it is sent or received.
+	// cur is the position in data of the next byte to send or receive.
 	cur cursor
 
-	// Sending. unsent: the capsule has not been put into a batch.
+	// State of sending. unsent means that the capsule is not in a batch yet.
 	unsent    bool
 	inCapsule bool
 	ttag      uint16
 	asked     uint32 // bytes of the current R2T not yet in a batch
-	next      uint32 // where they start
+	next      uint32 // offset of the first of these bytes
 	queued    bool   // in sender.ring
-	sending   int    // PDUs of it in the current batch
+	sending   int    // number of PDUs of the slot in the current batch
 
-	// The answer, while PDUs of it have to be sent first.
+	// The answer, which is kept until the PDUs of the slot in the batch were sent.
 	answered  bool
 	status    nvme.Status
 	result    uint64
@@ -87,19 +87,19 @@ type slot struct {
 
 	retry initiator.Retry
 
-	// aux is the data of a Deallocate.
+	// aux has the ranges of a Deallocate.
 	aux     [maxDSMRanges * nvme.DSMRangeSize]byte
 	auxData [1][]byte
 }
 
-// maxDSMRanges is enough ranges of 2^32-1 blocks for 16 TiB of 512-byte ones.
+// maxDSMRanges ranges of 2^32-1 blocks are enough for 16 TiB in blocks of 512 bytes.
 const maxDSMRanges = 8
 
-// cursor is a place in a list of pieces.
+// cursor is a position in a list of buffers.
 type cursor struct {
 	piece int
 	off   int
-	at    uint32 // bytes before it
+	at    uint32 // number of bytes before the position
 }
 
 // seek moves the cursor to byte n of data.
@@ -112,8 +112,8 @@ func (k *cursor) seek(data [][]byte, n uint32) {
 	}
 }
 
-// rest returns what is left of the current piece, at most n bytes, skipping
-// empty pieces. It returns 0 at the end.
+// rest returns the number of bytes left in the current buffer, at most n. It skips
+// empty buffers, and returns 0 at the end.
 func (k *cursor) rest(data [][]byte, n uint32) int {
 	for k.piece < len(data) {
 		if l := len(data[k.piece]) - k.off; l > 0 {
@@ -124,16 +124,17 @@ func (k *cursor) rest(data [][]byte, n uint32) int {
 	return 0
 }
 
-// advance moves the cursor by n bytes within the current piece.
+// advance moves the cursor by n bytes within the current buffer.
 func (k *cursor) advance(data [][]byte, n int) {
 	k.off += n
 	k.at += uint32(n)
 }
 
-// bytes returns the next n bytes of the current piece.
+// bytes returns the next n bytes of the current buffer.
 func (k *cursor) bytes(data [][]byte, n int) []byte { return data[k.piece][k.off : k.off+n] }
 
-// newConn takes over fd, a connected socket, for up to depth commands.
+// newConn returns a connection for up to depth commands on fd, a connected socket,
+// which it takes over.
 func newConn(fd, depth int, timeout time.Duration) (*conn, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		_ = ownfd.Close(fd)
@@ -151,8 +152,8 @@ func newConn(fd, depth int, timeout time.Duration) (*conn, error) {
 	return c, nil
 }
 
-// start gives cmd a slot. There must be a free one. The caller fills in what
-// the command's opcode needs of the SQE and then calls ship.
+// start gives cmd a slot, of which one must be free. The caller sets the fields of
+// the SQE for the command's opcode and then calls ship.
 func (c *conn) start(cmd *nvmf.Command, opcode uint8, nsid uint32) (*slot, uint16) {
 	cid := c.free[len(c.free)-1]
 	c.free = c.free[:len(c.free)-1]
@@ -165,8 +166,8 @@ func (c *conn) start(cmd *nvmf.Command, opcode uint8, nsid uint32) (*slot, uint1
 	return s, cid
 }
 
-// ship queues the capsule of a slot with its data, which it decides the place
-// of.
+// ship queues the capsule of a slot. It decides whether the data is sent in the
+// capsule.
 func (c *conn) ship(s *slot, cid uint16) {
 	switch {
 	case s.total == 0:
@@ -184,8 +185,8 @@ func (c *conn) ship(s *slot, cid uint16) {
 	c.send.push(s, cid)
 }
 
-// slot returns the slot of a command id the target named, nil if there is no
-// command that it can have seen.
+// slot returns the slot of a command id from the target. It returns nil if there is
+// no such command that was sent and not answered.
 func (c *conn) slot(cid uint16) *slot {
 	if int(cid) >= len(c.slots) {
 		return nil
@@ -197,8 +198,8 @@ func (c *conn) slot(cid uint16) *slot {
 	return s
 }
 
-// answer completes a slot, at once or when the PDUs of it that are being sent
-// have left: until then its memory is in use.
+// answer completes a slot. If PDUs of the slot are being sent, answer leaves that to
+// batchSent, since the memory of the command is in use until then.
 func (c *conn) answer(s *slot, cid uint16, status nvme.Status, result uint64) {
 	s.answered, s.status, s.result, s.asked = true, status, result, 0
 	if s.sending == 0 && !s.queued {
@@ -206,8 +207,8 @@ func (c *conn) answer(s *slot, cid uint16, status nvme.Status, result uint64) {
 	}
 }
 
-// finish hands an answered command back and its slot to the next, unless the
-// command is worth another attempt.
+// finish completes an answered command, and gives its slot to a waiting command. If
+// the status is transient, it schedules a retry instead.
 func (c *conn) finish(s *slot, cid uint16) {
 	c.answers++
 	if s.badDigest && s.status.Code() == nvme.StatusSuccess {
@@ -236,7 +237,7 @@ func (c *conn) finish(s *slot, cid uint16) {
 	c.startWaiting()
 }
 
-// refusal is the status a command was answered with, as an error.
+// refusal returns the status of an answered command as an error.
 func (s *slot) refusal() *nvmf.StatusError {
 	return &nvmf.StatusError{
 		Opcode: s.cmd.Opcode, LBA: s.cmd.LBA, SCT: s.status.SCT(), SC: s.status.SC(), DNR: s.status.DNR(),
@@ -249,9 +250,8 @@ func (c *conn) release(s *slot, cid uint16) {
 	c.busy--
 }
 
-// lose ends the connection for good: every command completes with
-// nvmf.ErrConnectionLost. The socket is reset rather than closed, so that
-// nothing still buffered in it reaches the target later.
+// lose ends the connection: every command completes with nvmf.ErrConnectionLost.
+// The socket is reset, so that no data buffered in it reaches the target later.
 func (c *conn) lose(cause error) {
 	if c.err != nil {
 		return
@@ -261,7 +261,8 @@ func (c *conn) lose(cause error) {
 	c.failAll(c.err)
 }
 
-// violated ends the connection because of what the target sent, and tells it.
+// violated ends the connection after a protocol violation by the target, and sends
+// a TermReq if possible.
 func (c *conn) violated(e *pdu.Error, offending []byte) {
 	if c.err != nil {
 		return
@@ -296,7 +297,8 @@ func (c *conn) failAll(err error) {
 	c.waitingEnd = nil
 }
 
-// abort closes the socket; hard drops what it has not sent.
+// abort closes the socket. With hard it resets the connection, and data not sent yet
+// is dropped.
 func (c *conn) abort(hard bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,8 +312,8 @@ func (c *conn) abort(hard bool) {
 	_ = ownfd.Close(c.fd)
 }
 
-// close ends a connection in order. Commands in flight complete with
-// nvmf.ErrConnectionLost.
+// close ends a connection that the owner does not need any more. Commands in flight
+// complete with nvmf.ErrConnectionLost.
 func (c *conn) close() {
 	if c.err == nil {
 		c.err = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, nvmf.ErrClosed)
@@ -320,8 +322,8 @@ func (c *conn) close() {
 	}
 }
 
-// kill wakes the owner with a connection that has ended. Anyone may call it
-// at any time.
+// kill shuts the socket down, which wakes the owner. Any goroutine may call it at
+// any time.
 func (c *conn) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// connectQueue opens one connection and makes it queue qid of a controller: a
-// socket, ICReq and ICResp, Connect, authentication. It returns the controller's id.
-// cntlid is nvme.CNTLIDDynamic for the admin queue.
+// connectQueue opens one connection and makes it queue qid of a controller: it
+// connects a socket, exchanges ICReq and ICResp, sends Connect and authenticates. It
+// returns the controller's id. cntlid is nvme.CNTLIDDynamic for the admin queue.
 func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueID) (*conn, uint16, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
 	defer cancel()
@@ -28,7 +28,7 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 	if err != nil {
 		return nil, 0, err
 	}
-	// A context that ends wakes the connection by shutting it down.
+	// When the context ends, the connection is shut down.
 	stop := context.AfterFunc(ctx, c.kill)
 	defer stop()
 	cntlid, err := c.establish(o, q)
@@ -37,8 +37,8 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 		lost := errors.Is(err, nvmf.ErrConnectionLost)
 		var late *nvmf.TimeoutError
 		switch {
-		// The context's clock and the connection's run for the same time, and
-		// either may ring first.
+		// The time-outs of the context and of the connection are the same, and either
+		// may end first.
 		case lost && (errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.As(err, &late)):
 			err = fmt.Errorf("%w: no answer in time (is it an NVMe/TCP port?): %w", nvmf.ErrConnectionLost, context.DeadlineExceeded)
 		case ctx.Err() != nil:
@@ -53,7 +53,7 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 	return c, cntlid, nil
 }
 
-// queueID is which queue of which controller a connection is to be.
+// queueID describes the queue that a connection becomes.
 type queueID struct {
 	subNQN string
 	cntlid uint16
@@ -73,8 +73,8 @@ func (c *conn) establish(o *Options, q queueID) (cntlid uint16, err error) {
 	return uint16(result), c.authenticate(o, q, uint32(result))
 }
 
-// initialize exchanges ICReq and ICResp. No alignment is asked of the target,
-// and one R2T at a time for each command, which is all that targets use.
+// initialize exchanges ICReq and ICResp. It asks for no alignment, and for one R2T
+// at a time for each command, since targets use no more.
 func (c *conn) initialize(o *Options) error {
 	var digests uint8
 	if o.HeaderDigest {
@@ -103,9 +103,9 @@ func (c *conn) initialize(o *Options) error {
 	return nil
 }
 
-// fabricsConnect sends the Connect command. SQ flow control is switched off:
-// the queue never holds more commands than it has entries, and Linux's target
-// uses SUCCESS only then. It returns nvme.ConnectResult.
+// fabricsConnect sends the Connect command, and returns nvme.ConnectResult. It
+// disables SQ flow control, since the queue never has more commands than entries.
+// Linux's target uses the SUCCESS flag only without SQ flow control.
 func (c *conn) fabricsConnect(o *Options, q queueID) (uint64, error) {
 	var sqe nvme.SQE
 	var data nvme.ConnectData
@@ -121,7 +121,7 @@ func (c *conn) fabricsConnect(o *Options, q queueID) (uint64, error) {
 	return result, nil
 }
 
-// refused names the reason of a failed Connect in terms of this project.
+// refused translates the status of a failed Connect to an error of package nvmf.
 func (c *conn) refused(err error, o *Options, q queueID) error {
 	var se *nvmf.StatusError
 	if !errors.As(err, &se) {
@@ -138,7 +138,7 @@ func (c *conn) refused(err error, o *Options, q queueID) error {
 		case nvme.ConnectInvalid(nvme.ConnectOffsetHostNQN, true):
 			return fmt.Errorf("host %s: %w: %w", o.HostNQN, nvmf.ErrHostRefused, err)
 		case nvme.ConnectInvalid(nvme.ConnectOffsetCNTLID, true):
-			if q.qid != 0 { // the admin connection was lost just now
+			if q.qid != 0 { // the admin connection was just lost
 				return fmt.Errorf("%w: the target does not know controller %d any more: %w", nvmf.ErrConnectionLost, q.cntlid, err)
 			}
 		}

@@ -14,8 +14,8 @@ type Device struct {
 	opts     Options
 	identity nvmf.Identity
 
-	// mu, a lock that gives up with a context, guards what follows. It is
-	// held over a reconnection: the queues that come second share it.
+	// mu is a lock whose holder can be waited for with a context. It guards the
+	// following fields, and is held during a reconnection, which other queues then share.
 	mu     chan struct{}
 	ctl    *controller
 	closed bool
@@ -44,7 +44,7 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (*Device, error) 
 	return d, nil
 }
 
-// Identity returns what the namespace said of itself in Open.
+// Identity returns the identity of the namespace, which Open has read.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
 // Close ends the association with the controller, and with it every queue

@@ -9,8 +9,8 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// Discover lists what the discovery controller at id's address offers this
-// host; id.SubNQN and id.NSID are not used.
+// Discover returns the log of the discovery controller at id's address. id.SubNQN
+// and id.NSID are not used.
 func Discover(ctx context.Context, id nvmf.TransportID, o Options) ([]nvme.DiscoveryEntry, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -24,11 +24,11 @@ func Discover(ctx context.Context, id nvmf.TransportID, o Options) ([]nvme.Disco
 }
 
 const (
-	// maxRecords bounds what is read of a discovery log.
+	// maxRecords limits the number of records in a discovery log.
 	maxRecords = 4096
-	// maxDiscovery bounds the reading of it, however slowly a target answers.
+	// maxDiscovery limits the time for reading the log, however slowly a target answers.
 	maxDiscovery = time.Minute
-	// discoveryTries is how often a log that changes meanwhile is read.
+	// discoveryTries is how often a log is read that changes while it is read.
 	discoveryTries = 5
 )
 
@@ -49,7 +49,7 @@ func discover(ctx context.Context, id nvmf.TransportID, o *Options) ([]nvme.Disc
 	return entries, err
 }
 
-// discoveryLog reads the log until it is the same before and after.
+// discoveryLog reads the log, again if its generation has changed meanwhile.
 func (ctl *controller) discoveryLog() ([]nvme.DiscoveryEntry, error) {
 	for range discoveryTries {
 		before, err := ctl.discoveryHeader()
@@ -85,8 +85,8 @@ func (ctl *controller) discoveryHeader() (*nvme.DiscoveryHeader, error) {
 	return &h, nil
 }
 
-// discoveryEntries reads the entries one by one: 1 KiB each is within the
-// limits of any controller.
+// discoveryEntries reads the entries one by one, since 1 KiB is within the transfer
+// limit of any controller.
 func (ctl *controller) discoveryEntries(n uint64) ([]nvme.DiscoveryEntry, error) {
 	entries := make([]nvme.DiscoveryEntry, n)
 	for i := range entries {

@@ -9,8 +9,8 @@
 //
 // # The data path
 //
-// Everything about a Queue happens on its owner's thread, in raw system calls
-// on a non-blocking socket that the Go network poller does not know:
+// A Queue runs on its owner's thread alone. It uses raw system calls on a
+// non-blocking socket that is not registered with Go's network poller:
 //
 //	Submit   send.go     commands -> slots -> capsules -> one sendmsg
 //	Wait     poll.go     spin on send and receive; block in ppoll if that does not help
@@ -24,10 +24,10 @@
 // # Fencing
 //
 // Reserve makes this host the only one that can write (reserve.go), by NVMe
-// reservations, on a queue of its own. What that is worth depends on the
-// target: nvmecr's waits for commands of others that are being executed
-// whenever the reservation changes hands, others only for those of the hosts
-// that are preempted, or, where they do not know Preempt and Abort, not at all.
+// reservations, on a queue of its own. The guarantee depends on the target.
+// nvmecr's target waits for commands of other hosts that are being executed
+// whenever the holder of the reservation changes. Other targets wait only for
+// those of preempted hosts. Targets without Preempt and Abort do not wait.
 //
 // # Concurrency
 //
@@ -38,9 +38,9 @@
 //
 // # A hostile target
 //
-// Whatever a target sends is checked against the command it belongs to before
-// it is used: unknown command ids, data or R2Ts outside the command's data,
-// completions of commands that were never sent, lengths that do not add up.
-// Such a target gets a TermReq, and the connection ends with an error that
-// says which rule was broken.
+// Each PDU of a target is checked against its command before it is used. Unknown
+// command ids, data or R2Ts outside the command's data, completions of commands
+// that were never sent, and inconsistent lengths are violations. After a violation
+// the host sends a TermReq, and ends the connection with an error that names the
+// violation.
 package tcp

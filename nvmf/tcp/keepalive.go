@@ -11,19 +11,19 @@ import (
 )
 
 // Keep-alives are sent while the application computes, perhaps on the same core. So
-// no thread waits for the answer: it is received when the next keep-alive is due. The
-// timer is a timerfd.
+// no thread waits for the answer, which is received when the next keep-alive is due.
+// The timer is a timerfd.
 
-// keepAlive is the keep-alive command of an association. Guarded by
-// controller.admin, but for the clock.
+// keepAlive is the keep-alive command of an association. controller.admin guards all
+// of its fields but clock.
 type keepAlive struct {
 	clock *os.File
 	cmd   nvmf.Command
 	begun time.Time // when it was sent; zero before the first
 }
 
-// routineKeepAlive sends a keep-alive at every tick, until the association ends,
-// which closes the clock.
+// routineKeepAlive sends a keep-alive at every tick of the clock, until the end of the
+// association closes the clock.
 func (ctl *controller) routineKeepAlive() {
 	var ticks [8]byte
 	for {
@@ -37,7 +37,7 @@ func (ctl *controller) routineKeepAlive() {
 	}
 }
 
-// tick is sendKeepAlive, or an error if that panics: nothing that a target answers ends the application.
+// tick calls sendKeepAlive, and turns a panic into an error, so that no answer of a target can end the application.
 func (ctl *controller) tick() (err error) {
 	ctl.admin.Lock()
 	defer ctl.admin.Unlock()
@@ -80,8 +80,8 @@ func (ctl *controller) ping() error {
 	return err
 }
 
-// settle waits for the answer to the keep-alive in flight: exec takes the last answer
-// as its own.
+// settle waits for the answer to the keep-alive in flight. Otherwise exec would take
+// that answer for the one of its own command.
 func (ctl *controller) settle() {
 	if cmd := &ctl.keepAlive.cmd; !cmd.Done() {
 		ctl.conn.wait([]*nvmf.Command{cmd})

@@ -15,62 +15,61 @@ import (
 	"nvmecr/nvmf/tlspsk"
 )
 
-// Options are how to reach and use a namespace. The zero value is usable.
+// Options configure connections and queues. The zero value is usable.
 type Options struct {
 	// HostNQN is the NQN of this host. Default: HostID as a UUID-based NQN.
 	HostNQN string
 	// HostID identifies the host. Default: random, once per Options.
 	HostID uuid.UUID
 	// Keys are the secrets for targets that ask for authentication. With a
-	// Controller secret the target has to prove that it knows it: one that
-	// asks for no authentication is refused then.
+	// Controller secret the target has to authenticate, too, and a target that
+	// does not ask for authentication is refused.
 	Keys dhchap.Keys
 	// AuthOffer restricts the hashes and groups of the authentication.
 	AuthOffer dhchap.Offer
-	// PSK, unless it is zero, is the key with which every connection uses TLS.
-	// No connection is made without TLS then.
+	// PSK is the key for TLS. Unless it is zero, every connection uses TLS.
 	PSK tlspsk.Key
 	// HeaderDigest and DataDigest ask for CRC32C digests; opening fails if
 	// the target does not agree.
 	HeaderDigest, DataDigest bool
 	// ConnectTimeout bounds the opening of each connection. Default 10 s.
 	ConnectTimeout time.Duration
-	// CommandTimeout is how long commands may be in flight without any of
-	// them completing until the connection is given up. Default 30 s.
+	// CommandTimeout is the time after which a connection counts as lost if
+	// commands are in flight and none of them completes. Default 30 s.
 	CommandTimeout time.Duration
-	// KeepAlive is the keep-alive time-out the target is told (KATO).
-	// Default 30 s; less than 0 is none.
+	// KeepAlive is the keep-alive time-out (KATO). Default 30 s; less than 0
+	// means no keep-alive.
 	KeepAlive time.Duration
 	// QueueDepth bounds the commands in flight per queue. Default 128.
 	QueueDepth int
 	// MaxTransfer bounds Identity.MaxTransfer. Default 4 MiB.
 	MaxTransfer nvmf.Bytes
-	// OptimalTransfer is what Identity reports, within the limits of the
-	// target. Default 128 KiB where a capsule takes that much, else 512 KiB.
+	// OptimalTransfer is Identity.OptimalTransfer, within the limits of the
+	// target. Default 128 KiB if that fits a capsule, else 512 KiB.
 	OptimalTransfer nvmf.Bytes
-	// CongestionControl is set on every socket. Default cubic, or reno where
-	// there is no cubic: pacing as BBR does it halves the bandwidth of a
-	// storage network. "system" leaves what the system has.
+	// CongestionControl is set on every socket. The default is cubic, or reno if
+	// the kernel has no cubic, since BBR's pacing halves the bandwidth of a
+	// storage network. "system" keeps the system's default.
 	CongestionControl string
 	// Dial connects to the target and returns a connected stream socket,
 	// which the initiator makes non-blocking and closes. Default: TCP to
-	// the id's address. Tests put themselves between with it.
+	// the id's address. Tests use it to connect to a peer in the process.
 	Dial func(ctx context.Context, id nvmf.TransportID) (fd int, err error)
 }
 
-// Limits of ours.
+// Limits of this initiator.
 const (
 	adminDepth = 31
-	// adminCapsuleData is what every controller takes in the capsule of an
-	// admin or Fabrics command (TCP Transport 1.0, section 3.3.2.1).
+	// adminCapsuleData is the in-capsule data that every controller accepts in
+	// admin and Fabrics commands (TCP Transport 1.0, section 3.3.2.1).
 	adminCapsuleData = 8192
-	// wantedQueues is how many I/O queues a controller is asked for. More
-	// than one Device opens, so that a reconnection need not reuse an id
-	// the target has not given up yet.
+	// wantedQueues is the number of I/O queues that the host asks for. That is more
+	// than a Device opens, so that a reconnection need not use an id that the
+	// target still considers in use.
 	wantedQueues = 64
 )
 
-// complete fills in the defaults and refuses what cannot be.
+// complete sets the defaults, and refuses invalid values.
 func (o Options) complete() (Options, error) {
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, initiator.ConnectTimeout)
 	o.CommandTimeout = cmp.Or(o.CommandTimeout, initiator.CommandTimeout)

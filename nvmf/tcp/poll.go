@@ -11,70 +11,72 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// Waiting. A blocked thread takes 20 to 30 microseconds to wake, a poll of
-// the socket a third of one: where the answer comes soon and the core has
-// nothing else to do, polling is faster. On an oversubscribed machine it takes the
-// core from the target, which then answers later. pace distinguishes the two cases by
-// the recent success of polling, and by whether the thread is being preempted.
+// A blocked thread takes 20 to 30 microseconds to wake up, and a poll of the socket a
+// third of a microsecond. So polling is faster if the answer comes soon and the core
+// has nothing else to do. On an oversubscribed machine polling takes the core from the
+// target, which then answers later. pace distinguishes the two cases by the recent
+// success of polling, and by whether the thread is being preempted.
 
 const (
 	maxSpins = 1000 // about 400 microseconds
 	minSpins = 8
-	// A spin that took longer than this for each poll was interrupted: the
-	// core has other work, and what came would have come to a sleeper too.
+	// A spin with a longer time for each poll was interrupted: the core has other
+	// work, and blocking would have been as fast.
 	maxPollTime = 2 * time.Microsecond
-	// After so many fruitless spins a full one probes whether polling pays
-	// by now; each fruitless probe doubles the number.
+	// After firstProbe spins without success, one spin of maxSpins probes whether
+	// polling is faster now. Each probe without success doubles the number of spins
+	// until the next one, up to lastProbe.
 	firstProbe = 32
 	lastProbe  = 4096
-	// Every reviewEvery waits the owner looks whether its thread was preempted
-	// since, and more threads would run than there are cores: someone else wants
-	// this one. If so it hardly polls for a while, from firstRest to lastRest
-	// reviews, longer each time in a row, or until there are cores to spare.
+	// Every reviewEvery waits the owner checks whether its thread was preempted since
+	// the last review, and whether more threads are runnable than there are cores.
+	// If both are true, other threads need the core, and the owner polls little for
+	// firstRest to lastRest reviews, or until there are idle cores. Each rest in a row
+	// is twice as long as the one before.
 	reviewEvery = 64
-	// It also looks after so many fruitless polls, which are 40 to 80 us: the first
-	// of a new process are not to wait for a review.
+	// The owner also checks after each lookEvery polls without success, which take 40
+	// to 80 us. So a new process need not wait for its first review.
 	lookEvery = 256
 	preempted = 2
 	firstRest = 4
 	lastRest  = 256
-	// checkEvery is how many turns pass between looks at the clock while
-	// there is something to do.
+	// checkEvery is the number of turns between checks of the time-out while data keeps
+	// arriving.
 	checkEvery = 1024
 )
 
 // pace decides how long to poll before blocking, and when to give up.
 type pace struct {
 	limit  int       // polls before blocking
-	idle   int       // polls since something came
+	idle   int       // polls since data arrived
 	began  time.Time // when idle was minSpins
-	misses int       // fruitless spins since the last probe
-	probe  int       // misses until the next
+	misses int       // spins without success since the last probe
+	probe  int       // misses until the next probe
 	turns  int
 
 	waits    int
-	switches int64 // involuntary ones of the thread at the last review
+	switches int64 // involuntary context switches of the thread at the last review
 	rest     int   // reviews until polling is tried again
 	nextRest int
 
 	// oversubscribed reports whether there are more runnable threads than cores.
 	oversubscribed func() bool
 
-	// Since answers was the number of responses the clock runs towards
-	// deadline.
+	// deadline is the end of the time-out, which began when the connection had
+	// received answers responses.
 	answers  uint64
 	deadline time.Time
 }
 
 func (p *pace) init() {
 	p.limit, p.probe, p.oversubscribed = maxSpins, firstProbe, initiator.Oversubscribed
-	p.oversubscribed() // its file is opened with the connection, not in the middle of a wait
+	p.oversubscribed() // opens the file that it reads now, not in the middle of a wait
 	if initiator.Processors() == 1 {
 		p.limit, p.probe, p.rest = minSpins, math.MaxInt, math.MaxInt
 	}
 }
 
-// review looks every so often whether others want the core.
+// review checks, every reviewEvery calls, whether other threads need the core.
 func (p *pace) review() {
 	if p.waits++; p.waits%reviewEvery != 0 || p.rest == math.MaxInt {
 		return
@@ -83,13 +85,13 @@ func (p *pace) review() {
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
 		return
 	}
-	n := u.Nivcsw - p.switches // of another thread, if the owner has moved
+	n := u.Nivcsw - p.switches // wrong if the owner runs on another thread now, which does no harm
 	p.switches = u.Nivcsw
 	p.adapt(n >= preempted)
 }
 
-// adapt changes the polling time by whether the thread was preempted, or polled in
-// vain for long.
+// adapt changes the polling time. preempted says that the thread was preempted, or has
+// polled for long without success.
 func (p *pace) adapt(preempted bool) {
 	switch {
 	case p.rest > 0:
@@ -99,12 +101,12 @@ func (p *pace) adapt(preempted bool) {
 	case preempted && p.oversubscribed():
 		p.nextRest = min(max(firstRest, 2*p.nextRest), lastRest)
 		p.rest, p.limit = p.nextRest, minSpins
-	default: // or it was for a moment only
+	default: // not preempted, or cores are idle again
 		p.nextRest /= 2
 	}
 }
 
-// came notes that polling brought something.
+// came records that polling has found data.
 func (p *pace) came() {
 	if p.idle > minSpins && p.rest == 0 {
 		if time.Since(p.began) > time.Duration(p.idle)*maxPollTime {
@@ -117,7 +119,7 @@ func (p *pace) came() {
 	p.idle = 0
 }
 
-// polled notes that polling brought nothing, and reports whether to block.
+// polled records that a poll has found no data, and reports whether to block.
 func (p *pace) polled() bool {
 	if p.idle++; p.idle == minSpins {
 		p.began = time.Now()
@@ -143,9 +145,9 @@ func (p *pace) begin() {
 	p.review()
 }
 
-// expired reports whether no command was answered for the connection's timeout,
-// and how much of it is left. The clock starts at the first call after begin
-// or after an answer, and stands while all commands rest.
+// expired reports whether no command was answered for the connection's timeout, and
+// how much time is left. The timeout starts with the first call after begin or after
+// an answer. It starts again with each call while all commands wait for their retry.
 func (c *conn) expired() (left time.Duration, expired bool) {
 	p := &c.pace
 	now := time.Now()
@@ -156,8 +158,8 @@ func (c *conn) expired() (left time.Duration, expired bool) {
 	return left, left <= 0
 }
 
-// turn sends and receives what is possible, and blocks when nothing has been
-// for a while.
+// turn sends and receives once without waiting. It blocks after enough polls without
+// success.
 func (c *conn) turn() {
 	c.resume(0)
 	if c.send.pending() {
@@ -192,8 +194,8 @@ func (c *conn) timeoutError() error {
 	return &nvmf.TimeoutError{After: c.timeout, Busy: c.busy}
 }
 
-// block waits in the kernel. What came while this process was stopped counts:
-// the time is over only if there is nothing to receive either.
+// block waits in the kernel. After the timeout the connection is lost only if there is
+// no data to receive either, since this process may have been stopped meanwhile.
 func (c *conn) block() {
 	left, over := c.expired()
 	if over {
@@ -211,7 +213,7 @@ func (c *conn) block() {
 	poll(left, unix.PollFd{Fd: int32(c.fd), Events: events}, c.beside.awaited())
 }
 
-// exchange sends and receives what is possible at once.
+// exchange sends and receives once without waiting.
 func (c *conn) exchange() {
 	if c.send.pending() {
 		c.flush()
@@ -221,10 +223,10 @@ func (c *conn) exchange() {
 	}
 }
 
-// waits reports whether a connection, which may be nil, has commands that are not done.
+// waits reports whether the connection, which may be nil, has commands in flight.
 func (c *conn) waits() bool { return c != nil && c.err == nil && c.busy > 0 }
 
-// awaited is what to wait for beside another connection.
+// awaited returns the poll(2) entry with which another connection also waits for this one.
 func (c *conn) awaited() unix.PollFd {
 	if !c.waits() {
 		return unix.PollFd{Fd: -1}

@@ -16,7 +16,7 @@ type Queue struct {
 	ctl  *controller
 	conn *conn
 	qid  uint16
-	want int // depth asked for
+	want int // the depth that OpenQueue was called with
 	pair *Queue
 
 	nsid   uint32
@@ -55,8 +55,8 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 	return nvmf.FirstError(cmds)
 }
 
-// Pair has Wait send and receive for another queue, too, which has the same owner: what that one's target asks for it gets while this one's is waited for. A queue of
-// another driver is left alone.
+// Pair makes Wait send and receive for another queue of the same owner, too. So the target of the other queue gets the data that it
+// asks for while the owner waits for this queue. Pair ignores queues of other drivers.
 func (q *Queue) Pair(other nvmf.Queue) { q.pair, _ = other.(*Queue) }
 
 // Stats returns what the queue has done, reconnections included. Only its
@@ -74,7 +74,7 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-// submit takes over a command that was checked.
+// submit starts a command that was checked, or lets it wait for a slot.
 func (c *conn) submit(cmd *nvmf.Command, nsid uint32) {
 	switch {
 	case c.err != nil:
@@ -100,7 +100,7 @@ func (c *conn) startWaiting() {
 	}
 }
 
-// begin puts a command into a slot and its capsule into the ring.
+// begin gives a command a slot, and queues its capsule.
 func (c *conn) begin(cmd *nvmf.Command, nsid uint32) {
 	s, cid := c.start(cmd, uint8(cmd.Opcode), nsid)
 	switch cmd.Opcode {
@@ -120,7 +120,7 @@ func (c *conn) begin(cmd *nvmf.Command, nsid uint32) {
 	c.ship(s, cid)
 }
 
-// deallocate lists the ranges of a Deallocate.
+// deallocate puts the ranges of a Deallocate into aux.
 func (s *slot) deallocate(cmd *nvmf.Command) {
 	n := 0
 	for at, left := uint64(cmd.LBA), uint64(cmd.Blocks); left > 0; n++ {
@@ -153,5 +153,5 @@ type Stats struct {
 	BytesWrite uint64
 	Reconnects uint64
 	Retries    uint64 // commands sent again after a transient status
-	Wakeups    uint64 // times the owner had to block instead of spinning
+	Wakeups    uint64 // number of times that the owner has blocked
 }

@@ -12,43 +12,45 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// Receiving reads into a small buffer, from which PDUs are taken, and, while
-// the data of a C2HData is under way, straight into the caller's memory with
-// the small buffer behind it: the next header comes with the same system call.
+// PDUs are received into a small buffer. While the data of a C2HData is arriving,
+// the system call receives it directly into the caller's memory, and the bytes after
+// it, with the next header, into the small buffer.
 //
-// So does the first one: of reads alone in flight the oldest is likely to be
-// answered next, with all of its data in one PDU. Its memory is behind a header's
-// length of the buffer then. If something else comes instead, it is put together
-// in a larger buffer, and the connection does not guess again.
+// If only large reads are in flight, the first header needs no system call of its own
+// either. The target is likely to answer the oldest read next, with all data in one
+// PDU. So the system call receives one header into the buffer, and the bytes after it
+// into the memory of that read. If the guess was wrong, the received bytes are copied
+// to a larger buffer in their order, and the connection does not guess again.
 
 const (
-	// bufferSize holds a 4 KiB read and its headers, so that one system call
-	// is enough for it; copying those costs less than a second call.
+	// bufferSize is enough for the data of a 4 KiB read and its headers, so that one
+	// system call receives them. Copying the data costs less than a second call.
 	bufferSize = 4096 + 512
-	// largeRead is the size above which data should not pass through the
-	// buffer. While reads of such size are in flight only lookAhead bytes
-	// are read ahead: a response and a header.
+	// largeRead is the size above which data should not go through the buffer. While
+	// larger reads are in flight, only lookAhead bytes are received into the buffer:
+	// a response and a header.
 	largeRead = 8192
 	lookAhead = 2 * (pdu.DataSize + 2*pdu.DigestSize)
 )
 
 type receiver struct {
 	buf  []byte
-	r, w int // buf[r:w] has arrived and is not consumed
+	r, w int // buf[r:w] was received and is not parsed yet
 
 	msg unix.Msghdr
 	iov []unix.Iovec
 
 	large int // reads in flight larger than largeRead
 
-	// next is the slot of the read that is likely to be answered next; guessed
-	// is how much of its memory was offered in the system call under way.
+	// next is the slot of the read that is likely to be answered next. guessed is the
+	// number of bytes of its memory that the current system call may receive into.
 	next    uint16
 	guess   bool
 	guessed int
-	wrong   bool // a guess was: no more of them
+	wrong   bool // a guess was wrong: the connection does not guess again
 
-	// The C2HData under way: padding and data still to come, then a digest.
+	// The C2HData that is being received: the padding and data still to come, and the
+	// digest so far.
 	state int
 	hdr   pdu.Header
 	cid   uint16
@@ -70,8 +72,8 @@ func (v *receiver) init() {
 	v.iov = make([]unix.Iovec, 0, 64)
 }
 
-// receive does one system call and handles what it brought. It reports
-// whether anything came.
+// receive does one system call and handles the received bytes. It returns false if
+// there were none.
 func (c *conn) receive() bool {
 	v := &c.recv
 	direct := c.vectors()
@@ -102,13 +104,14 @@ func (c *conn) receive() bool {
 	return true
 }
 
-// guessHeader is the size of the header that is guessed: without a digest, and
-// without padding behind it.
+// guessHeader is the size of the header that a guess expects: without a digest, and
+// without padding.
 const guessHeader = pdu.DataSize
 
-// guessNext lists the memory of the read that is likely to be answered next
-// between a header and what follows. It does nothing where there is none, or
-// more than one kind of answer to expect.
+// guessNext lists buffers for the answer of the next read: space for the header, the
+// memory of the read, and space for the bytes after it. It returns false, and lists
+// nothing, unless only large reads are in flight, no digests are used, and no guess
+// was wrong.
 func (c *conn) guessNext() bool {
 	v := &c.recv
 	if !v.guess || v.wrong || v.w > 0 || c.busy != v.large || c.rx.HeaderDigest || c.rx.DataDigest {
@@ -136,9 +139,9 @@ func (c *conn) guessNext() bool {
 	return true
 }
 
-// compare sorts n bytes that came where a guess wanted them: into the state that
-// the header and so much data leave, or, if they are something else, into a
-// buffer, in the order in which they came.
+// compare checks a guess after n bytes were received into its buffers. If the guess
+// was right, compare handles the header and the data. Otherwise it copies the bytes
+// to a buffer, in the order in which they were received.
 func (c *conn) compare(n int) {
 	v := &c.recv
 	total := v.guessed
@@ -176,15 +179,15 @@ func (c *conn) compare(n int) {
 	v.buf = buf
 }
 
-// vectors lists where to receive and returns how many bytes of that are the
-// caller's memory.
+// vectors lists the buffers to receive into, and returns how many of their bytes are
+// the caller's memory.
 func (c *conn) vectors() (direct int) {
 	v := &c.recv
 	v.iov = v.iov[:0]
 	if v.state == atHeader && c.guessNext() {
 		return 0
 	}
-	if v.state == inData { // and the buffer is empty
+	if v.state == inData { // the buffer is empty in this state
 		s := &c.slots[v.cid]
 		k := s.cur
 		for left := v.left; left > 0 && len(v.iov) < cap(v.iov)-1; {
@@ -195,7 +198,7 @@ func (c *conn) vectors() (direct int) {
 			direct += n
 		}
 		if direct < int(v.left) {
-			return direct // what follows is data too
+			return direct // more data follows
 		}
 	}
 	free := v.buf[v.w:]
@@ -212,7 +215,7 @@ func (v *receiver) add(b []byte) {
 	v.iov = append(v.iov, x)
 }
 
-// arrived accounts for n bytes of data that are in the caller's memory.
+// arrived updates the state after n bytes of data were received into the caller's memory.
 func (c *conn) arrived(n int) {
 	v := &c.recv
 	s := &c.slots[v.cid]
@@ -227,22 +230,22 @@ func (c *conn) arrived(n int) {
 	}
 }
 
-// parse consumes what is in the buffer, as far as it is complete.
+// parse handles all complete parts of PDUs in the buffer.
 func (c *conn) parse() {
 	v := &c.recv
 	for c.err == nil && c.step() {
 	}
 	if c.err != nil {
-		v.r, v.w = 0, 0 // nothing more is read, whatever was taken of what
+		v.r, v.w = 0, 0 // the connection has ended, so the rest is not parsed
 		return
 	}
-	if v.r > 0 { // less than a header is left
+	if v.r > 0 { // the rest is an incomplete header
 		v.w = copy(v.buf, v.buf[v.r:v.w])
 		v.r = 0
 	}
 }
 
-// step consumes one part of a PDU; it returns false if that is not there.
+// step handles one part of a PDU. It returns false if the part is incomplete.
 func (c *conn) step() bool {
 	v := &c.recv
 	have := v.buf[v.r:v.w]
@@ -280,7 +283,7 @@ func (c *conn) step() bool {
 	return true
 }
 
-// copyData puts data that came into the buffer where it belongs.
+// copyData copies data from the buffer to the memory of its command.
 func (c *conn) copyData(b []byte) {
 	s := &c.slots[c.recv.cid]
 	for len(b) > 0 {
@@ -291,7 +294,7 @@ func (c *conn) copyData(b []byte) {
 	}
 }
 
-// takeHeader consumes a header and acts on it.
+// takeHeader checks a header and handles it. It returns false if the header is incomplete.
 func (c *conn) takeHeader(have []byte) bool {
 	if len(have) < pdu.CommonSize {
 		return false
@@ -323,7 +326,7 @@ func (c *conn) takeHeader(have []byte) bool {
 	return c.err == nil
 }
 
-// act handles a PDU by its header.
+// act handles a PDU whose header is complete.
 func (c *conn) act(h pdu.Header, b []byte) {
 	switch h.Type {
 	case pdu.TypeCapsuleResp:
@@ -363,7 +366,7 @@ func (c *conn) beginData(h pdu.Header, b []byte) {
 	}
 }
 
-// asked queues the data an R2T asks for.
+// asked queues the data that an R2T asks for.
 func (c *conn) asked(b []byte) {
 	t := pdu.R2TOf(b)
 	s := c.slot(t.CID)
@@ -377,13 +380,13 @@ func (c *conn) asked(b []byte) {
 			"R2T for %d bytes at %d of command %d, which has %d", t.Length, t.Offset, t.CID, s.total), b)
 	default:
 		s.ttag, s.next, s.asked = t.TTag, t.Offset, t.Length
-		s.moved = min(s.total, s.moved+t.Length) // it may ask again for a part
+		s.moved = min(s.total, s.moved+t.Length) // the target may ask for a part again
 		c.send.push(s, t.CID)
 	}
 }
 
-// completed takes the answer to a command. offending is its PDU, nil for a
-// C2HData with SUCCESS.
+// completed handles the answer to a command. offending is the PDU of the answer, nil
+// for a C2HData with SUCCESS.
 func (c *conn) completed(cid uint16, status nvme.Status, result uint64, offending []byte) {
 	s := c.slot(cid)
 	switch {

@@ -10,14 +10,13 @@ import (
 
 var _ nvmf.Reserver = (*Device)(nil)
 
-// Reserve keeps other hosts from writing to the namespace; see nvmf.Reserver.
-// Hosts are told apart by Options.HostID. It needs an I/O queue of its own for
-// as long as it takes.
+// Reserve keeps other hosts from writing to the namespace; see nvmf.Reserver. The
+// target distinguishes hosts by Options.HostID. Reserve uses an I/O queue of its own.
 func (d *Device) Reserve(ctx context.Context, key nvmf.ReservationKey) error {
 	return d.reservation(key).Take(ctx)
 }
 
-// Unreserve gives up what Reserve took; see nvmf.Reserver.
+// Unreserve gives up the reservation of Reserve; see nvmf.Reserver.
 func (d *Device) Unreserve(ctx context.Context, key nvmf.ReservationKey) error {
 	return d.reservation(key).GiveUp(ctx)
 }
@@ -33,7 +32,7 @@ func (d *Device) reservation(key nvmf.ReservationKey) *initiator.Reservation {
 		}}
 }
 
-// executor is a queue as reservations use it.
+// executor executes reservation commands on a queue.
 type executor struct{ *Queue }
 
 func (e executor) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error {

@@ -17,7 +17,7 @@ func (q *Queue) Reset(ctx context.Context) error {
 	}
 	stats := q.conn.stats
 	q.ctl.forget(q.qid)
-	q.qid = 0 // it may be another queue's from here on
+	q.qid = 0 // another queue may use the id from now on
 	err := initiator.Reconnect(ctx, q.dev.id, func() error { return q.dev.attach(ctx, q) })
 	if err == nil {
 		stats.Reconnects++
@@ -26,8 +26,8 @@ func (q *Queue) Reset(ctx context.Context) error {
 	return err
 }
 
-// attach gives q a new connection, within the association the device has or,
-// if that has ended, within a new one.
+// attach gives q a new connection, within the association of the device or, if that
+// has ended, within a new one.
 func (d *Device) attach(ctx context.Context, q *Queue) error {
 	if err := d.lock(ctx); err != nil {
 		return err
@@ -65,11 +65,11 @@ func (d *Device) connect(ctx context.Context, ctl *controller, qid uint16, depth
 	return c, nil
 }
 
-// association returns a controller that answers and has the namespace it
-// should have. The caller holds d.mu.
+// association returns a controller that answers and has the same namespace as before.
+// The caller holds d.mu.
 func (d *Device) association(ctx context.Context) (*controller, error) {
-	// An association that does not answer in the time of a connection has
-	// ended, so the admin connection's long time-out is not waited for.
+	// An association that does not answer within ConnectTimeout counts as ended. The
+	// time-out of the admin connection is longer.
 	answer, cancel := context.WithTimeout(ctx, d.opts.ConnectTimeout)
 	defer cancel()
 	stop := context.AfterFunc(answer, d.ctl.conn.kill)
@@ -88,7 +88,7 @@ func (d *Device) association(ctx context.Context) (*controller, error) {
 	return ctl, d.verify(ctl)
 }
 
-// verify compares the namespace with the one that was opened.
+// verify checks that the namespace is the one that was opened.
 func (d *Device) verify(ctl *controller) error {
 	now, err := ctl.namespace(&d.opts, d.id)
 	if err != nil {

@@ -33,7 +33,7 @@ func (c *conn) resume(d time.Duration) time.Duration {
 			continue
 		}
 		c.send.push(s, cid)
-		c.pace.deadline = time.Time{} // its time begins anew
+		c.pace.deadline = time.Time{} // the command time-out starts again
 	}
 	c.resting = still
 	return d

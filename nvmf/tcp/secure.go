@@ -10,7 +10,7 @@ import (
 	"nvmecr/nvmf/tls"
 )
 
-// secure makes a connection for a subsystem one with TLS. It takes fd over.
+// secure starts TLS on a connection to a subsystem. It takes fd over, and returns the descriptor to use instead.
 func secure(ctx context.Context, fd int, o *Options, subNQN string) (int, error) {
 	identity, secret, err := o.PSK.Derive(o.HostNQN, subNQN)
 	if err != nil {
@@ -32,8 +32,8 @@ func secure(ctx context.Context, fd int, o *Options, subNQN string) (int, error)
 	return fd, err
 }
 
-// tlsHint is put behind the error of a connection that ended before its first
-// answer: a target that wants TLS does so.
+// tlsHint returns an addition to the error of a connection that ended before its first
+// answer, as a target with TLS ends connections without TLS.
 func (c *conn) tlsHint(o *Options) string {
 	if c.ready || !o.PSK.IsZero() {
 		return ""

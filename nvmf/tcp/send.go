@@ -9,12 +9,12 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// Sending goes in batches. Slots that have something to send stand in a ring.
-// fill turns them into PDUs: headers from a fixed set of blocks, data in
-// place in the caller's memory, both listed as I/O vectors; flush sends the
-// vectors, in one system call if the socket takes them. Only when a batch has
-// left whole is the next one made, so the blocks need no reference counts. A
-// PDU whose data has too many pieces continues in the next batch.
+// PDUs are sent in batches. The ring has the slots that have something to send. fill
+// turns them into PDUs. It lists the headers, which are in a fixed set of blocks, and
+// the data, which stays in the caller's memory, as I/O vectors. flush sends the
+// vectors, in one system call if the socket takes them. The next batch is made when
+// the whole batch was sent, so the blocks need no reference counts. A PDU whose data
+// has too many pieces continues in the next batch.
 
 const (
 	maxIOV  = 1024 // UIO_MAXIOV
@@ -35,16 +35,16 @@ type sender struct {
 	head int
 	n    int
 
-	// The batch: vectors iov[next:] are still to be sent. batch[i] is the
-	// slot that block i belongs to.
+	// The batch. The vectors iov[next:] are still to be sent. batch[i] is the slot that
+	// block i belongs to.
 	msg    unix.Msghdr
 	iov    []unix.Iovec
 	next   int
 	blocks []block
 	batch  []uint16
 
-	// The PDU being put together: the bytes of its data that are not in a
-	// batch yet, and its digest so far.
+	// The PDU that is being composed: the number of bytes of data that are not in a
+	// batch yet, and the digest so far.
 	open bool
 	cid  uint16
 	left uint32
@@ -74,13 +74,13 @@ func (t *sender) pop(s *slot) {
 	t.n--
 }
 
-// pending reports whether anything waits to be sent.
+// pending reports whether there is something to send.
 func (t *sender) pending() bool { return t.next < len(t.iov) || t.n > 0 || t.open }
 
 // atBoundary reports whether the next byte on the wire would start a PDU.
 func (t *sender) atBoundary() bool { return t.next == len(t.iov) && !t.open }
 
-// drop forgets everything queued.
+// drop discards everything that is queued.
 func (t *sender) drop() {
 	clear(t.iov)
 	t.iov, t.batch, t.next, t.n, t.open = t.iov[:0], t.batch[:0], 0, 0, false
@@ -120,7 +120,7 @@ func (c *conn) flush() {
 	}
 }
 
-// skip takes n sent bytes off the batch.
+// skip removes n sent bytes from the batch.
 func (t *sender) skip(n int) {
 	for n > 0 {
 		v := &t.iov[t.next]
@@ -134,10 +134,10 @@ func (t *sender) skip(n int) {
 	}
 }
 
-// batchSent releases what the batch held.
+// batchSent completes the slots that were answered while their PDUs were being sent.
 func (c *conn) batchSent() {
 	t := &c.send
-	clear(t.iov) // the memory in it is the callers' again
+	clear(t.iov) // keeps no references to the callers' memory
 	for _, cid := range t.batch {
 		s := &c.slots[cid]
 		s.sending--
@@ -151,7 +151,7 @@ func (c *conn) batchSent() {
 // fill makes the next batch and reports whether there is one.
 func (c *conn) fill() bool {
 	t := &c.send
-	if t.open { // goes on with its data
+	if t.open { // continues the PDU of the last batch
 		t.batch = append(t.batch, t.cid)
 		c.slots[t.cid].sending++
 	}
@@ -172,7 +172,7 @@ func (c *conn) nextPDU() bool {
 	for t.n > 0 {
 		cid := t.ring[t.head]
 		s := &c.slots[cid]
-		if s.answered { // completed before it was asked for the rest
+		if s.answered { // the target has completed the command early
 			t.pop(s)
 			if s.sending == 0 {
 				c.finish(s, cid)

@@ -17,7 +17,7 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// dialTCP connects a socket of our own to id's address. ctx bounds it.
+// dialTCP connects a socket to id's address, until ctx ends.
 func dialTCP(ctx context.Context, id nvmf.TransportID, congestion string) (int, error) {
 	addrs, err := resolve(ctx, id)
 	if err != nil {
@@ -58,7 +58,7 @@ func resolve(ctx context.Context, id nvmf.TransportID) ([]netip.AddrPort, error)
 
 func connectTo(ctx context.Context, a netip.AddrPort, congestion string) (int, error) {
 	family, sa := sockaddr(a)
-	fd, err := ownfd.Open(func() (int, error) { // a lost connection is made anew beside the application
+	fd, err := ownfd.Open(func() (int, error) { // a reconnection opens a descriptor while the application runs
 		return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func sockaddr(a netip.AddrPort) (family int, sa unix.Sockaddr) {
 	return unix.AF_INET6, sa6
 }
 
-// tune sets what matters to a request-response protocol on a fast network.
+// tune sets the socket options for a request-response protocol on a fast network.
 func tune(fd int, congestion string) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("TCP_NODELAY: %w", err)
@@ -95,7 +95,7 @@ func tune(fd int, congestion string) error {
 	return initiator.SetCongestion(fd, congestion)
 }
 
-// finishConnect connects a non-blocking socket and waits for the outcome.
+// finishConnect connects a non-blocking socket and waits for the result.
 func finishConnect(ctx context.Context, fd int, sa unix.Sockaddr) error {
 	// Cancelling ctx ends the attempt, which wakes the poll below.
 	over := make(chan struct{})
@@ -120,14 +120,14 @@ func finishConnect(ctx context.Context, fd int, sa unix.Sockaddr) error {
 		}
 	}
 	if !stop() {
-		<-over // the number is someone else's as soon as the caller closes it
+		<-over // the caller may close the descriptor, whose number another file can get then
 		return fmt.Errorf("connecting: %w", context.Cause(ctx))
 	}
 	return err
 }
 
-// What follows are system calls on the data path: no allocation, and through
-// Syscall, which lets the garbage collector and other goroutines go on while
+// The following functions are the system calls of the data path. They do not allocate.
+// They use Syscall, so that the garbage collector and other goroutines can run while
 // the kernel copies or waits.
 
 func sendmsg(fd int, m *unix.Msghdr) (int, syscall.Errno) {
