@@ -18,9 +18,9 @@ import (
 // MinimumBlocks is the size of device that Run needs, in logical blocks.
 const MinimumBlocks nvmf.LBA = 2048
 
-// Run checks that the devices open makes keep the contract of nvmf.Device.
-// Each case opens a device of its own, of at least MinimumBlocks, whose
-// content it destroys and which it closes. Cases run one after another.
+// Run checks that the devices that open returns keep the contract of nvmf.Device.
+// Each case opens a device of its own, of at least MinimumBlocks, overwrites its
+// contents and closes it. The cases run one after another.
 func Run(t *testing.T, open func(t *testing.T) nvmf.Device) {
 	cases := []struct {
 		name string
@@ -132,7 +132,7 @@ func testReadBack(t *testing.T, r *rig) {
 	got := r.bytes(3)
 	require.NoError(t, r.do(r.read(7, got)))
 	r.same(want, got, "three blocks")
-	// A block in the middle is replaced, its neighbours stay.
+	// A block in the middle is replaced, and its neighbours do not change.
 	block := r.pattern(1, 2)
 	require.NoError(t, r.do(r.write(8, block)))
 	copy(want[r.id.LBASize:], block)
@@ -201,7 +201,7 @@ func testLength(t *testing.T, r *rig) {
 	assert.ErrorIs(t, r.do(c), nvmf.ErrBadLength)
 	c.Data = nil
 	assert.ErrorIs(t, r.do(c), nvmf.ErrBadLength)
-	// One bad command of a batch does not spoil its neighbours.
+	// An invalid command of a batch does not affect the other commands.
 	good, bad := r.write(1, r.pattern(1, 6)), r.read(r.id.Blocks, r.bytes(1))
 	last := r.read(2, r.bytes(1))
 	assert.ErrorIs(t, r.do(good, bad, last), nvmf.ErrOutOfRange)

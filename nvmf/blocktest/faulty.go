@@ -10,11 +10,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Faulty is a device that behaves like the one it wraps until it is told
-// otherwise. All its methods are safe for concurrent use; faults are set
-// before or between the I/O they are meant for.
+// Faulty is a device that wraps another one and injects faults. Without faults it
+// behaves like the wrapped device. All its methods are safe for concurrent use. A
+// test sets a fault before the I/O that the fault is for.
 //
-// Three states, and how they are left:
+// The device has three states:
 //
 //	up            commands execute
 //	disconnected  queues opened before answer ErrConnectionLost until they are
@@ -25,7 +25,7 @@ type Faulty struct {
 	inner    nvmf.Device
 	identity nvmf.Identity
 
-	mu     sync.Mutex // guards what follows, and inner's queue
+	mu     sync.Mutex // guards the following fields, and inner's queue
 	queue  nvmf.Queue // on inner; everything executes through it
 	counts map[nvmf.Opcode]int
 	faults []*fault
@@ -41,7 +41,7 @@ type Faulty struct {
 
 var _ nvmf.Device = (*Faulty)(nil)
 
-// fault strikes when the command of its kind that brings countdown to zero is submitted.
+// A fault happens when the command of its kind that brings countdown to zero is submitted.
 type fault struct {
 	op        nvmf.Opcode
 	countdown int
@@ -49,8 +49,8 @@ type fault struct {
 	cut       bool  // power fails after the first torn bytes of this write
 	torn      int
 	lose      bool // the connection is lost with this command in flight
-	drop      bool // the write is acknowledged and not done
-	elsewhere bool // the write is acknowledged and done at to
+	drop      bool // the write is acknowledged and not executed
+	elsewhere bool // the write is acknowledged and executed at to
 	to        nvmf.LBA
 }
 
@@ -82,33 +82,34 @@ func (f *Faulty) FailAt(op nvmf.Opcode, n int, err error) {
 	f.add(&fault{op: op, countdown: n, err: err})
 }
 
-// CutAt turns the power off when the nth write from now is submitted: what was
-// submitted before has its effect, of this write the first torn bytes, and
-// nothing after it; with a volatile cache everything unflushed is lost as well.
-// torn may exceed the write's length.
+// CutAt turns the power off when the nth write from now is submitted. Commands that
+// were submitted before are executed. Of this write the first torn bytes are
+// written. Later commands have no effect. With a volatile cache all unflushed data
+// is lost as well. torn may exceed the write's length.
 func (f *Faulty) CutAt(n, torn int) {
 	f.add(&fault{op: nvmf.Write, countdown: n, cut: true, torn: torn})
 }
 
-// DisconnectAt loses the connection when the nth command of kind op from now
-// is submitted: it and all in flight complete with ErrConnectionLost. If they
-// are writes or deallocations they land only with Release, or never.
+// DisconnectAt loses the connection when the nth command of kind op from now is
+// submitted. This command and all others in flight complete with
+// ErrConnectionLost. Writes and deallocations among them are executed by Release, or
+// never.
 func (f *Faulty) DisconnectAt(op nvmf.Opcode, n int) {
 	f.add(&fault{op: op, countdown: n, lose: true})
 }
 
-// DropAt makes the device acknowledge the nth write from now and not do it.
+// DropAt makes the device acknowledge the nth write from now without executing it.
 func (f *Faulty) DropAt(n int) {
 	f.add(&fault{op: nvmf.Write, countdown: n, drop: true})
 }
 
-// MisdirectAt makes the device do the nth write from now at another place, as
-// far as it fits the device there, and acknowledge it.
+// MisdirectAt makes the device acknowledge the nth write from now, and execute it at
+// another address, as far as it fits the device there.
 func (f *Faulty) MisdirectAt(n int, to nvmf.LBA) {
 	f.add(&fault{op: nvmf.Write, countdown: n, elsewhere: true, to: to})
 }
 
-// Rot changes what a block of the device inside holds.
+// Rot changes the contents of a block of the wrapped device.
 func (f *Faulty) Rot(lba nvmf.LBA, change func([]byte)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +121,7 @@ func (f *Faulty) Rot(lba nvmf.LBA, change func([]byte)) error {
 	return f.run(nvmf.Write, lba, b)
 }
 
-// Heal forgets the faults that have not struck yet.
+// Heal removes the faults that have not happened yet.
 func (f *Faulty) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,8 +142,8 @@ func (f *Faulty) Shuffle(seed uint64) {
 	f.random = rand.New(rand.NewPCG(seed, 1))
 }
 
-// UseVolatileCache gives the device a volatile write cache, from now on and in
-// its identity.
+// UseVolatileCache gives the device a volatile write cache, which its identity
+// reports.
 func (f *Faulty) UseVolatileCache() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +151,7 @@ func (f *Faulty) UseVolatileCache() {
 	f.identity.VolatileWriteCache = true
 }
 
-// Record starts a trace of everything that happens, or a new one.
+// Record starts a new trace of all commands and completions.
 func (f *Faulty) Record() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,8 +185,8 @@ func (f *Faulty) disconnect() {
 	}
 }
 
-// Release lets the writes and deallocations land that were in flight when the connection was
-// lost, in order of submission, and returns how many those were.
+// Release executes the writes and deallocations that were in flight when the connection was
+// lost, in order of submission, and returns their number.
 func (f *Faulty) Release() (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,7 +222,7 @@ func (f *Faulty) Crash(seed uint64) error {
 	return f.powerOff(random)
 }
 
-// powerOff ends everything in flight and loses what the cache held.
+// powerOff ends all commands in flight, and loses the contents of the cache.
 func (f *Faulty) powerOff(random *rand.Rand) error {
 	f.off = true
 	f.disconnect()
@@ -232,14 +233,14 @@ func (f *Faulty) powerOff(random *rand.Rand) error {
 	return f.cache.lose(random, func(lba nvmf.LBA, b []byte) error { return f.run(nvmf.Write, lba, b) })
 }
 
-// PowerOn ends what Crash and CutAt did: queues can be opened and Reset again.
+// PowerOn turns the power on after Crash or CutAt: queues can be opened and Reset again.
 func (f *Faulty) PowerOn() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.off = false
 }
 
-// Identity returns that of the device inside, and the cache.
+// Identity returns the identity of the wrapped device, with VolatileWriteCache if a cache is used.
 func (f *Faulty) Identity() *nvmf.Identity { return &f.identity }
 
 // OpenQueue fails with nvmf.ErrUnreachable while the power is off.
@@ -260,7 +261,7 @@ func (f *Faulty) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 	return q, nil
 }
 
-// Close closes the device inside.
+// Close closes the wrapped device.
 func (f *Faulty) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -272,7 +273,7 @@ func (f *Faulty) Close() error {
 	return errors.Join(q.Close(), f.inner.Close())
 }
 
-// run executes one command on the device inside.
+// run executes one command on the wrapped device.
 func (f *Faulty) run(op nvmf.Opcode, lba nvmf.LBA, b []byte) error {
 	if f.queue == nil {
 		return nvmf.ErrClosed
@@ -305,7 +306,7 @@ func (f *Faulty) store(lba nvmf.LBA, b []byte, fua bool) error {
 	return f.run(nvmf.Write, lba, b)
 }
 
-// tear writes the first torn bytes of b and keeps what was behind them.
+// tear writes the first torn bytes of b, and keeps the old bytes after them.
 func (f *Faulty) tear(lba nvmf.LBA, b []byte, torn int) error {
 	if torn <= 0 {
 		return nil
@@ -320,8 +321,8 @@ func (f *Faulty) tear(lba nvmf.LBA, b []byte, torn int) error {
 	return f.store(lba, b, false)
 }
 
-// changes returns what a command leaves in its blocks: zeros where they are
-// deallocated, nil if it changes nothing.
+// changes returns the contents of a command's blocks after the command: zeros for
+// a deallocation, nil if the command changes nothing.
 func (f *Faulty) changes(c *nvmf.Command) []byte {
 	switch c.Opcode {
 	case nvmf.Write:

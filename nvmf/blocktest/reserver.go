@@ -22,13 +22,12 @@ type Reservers struct {
 	// host does. All devices of a case are of the same namespace, whose
 	// content is destroyed and whose reservations are taken over.
 	Open func(t *testing.T, host uuid.UUID) nvmf.Reserver
-	// Restart makes the target start anew without what it knew of
-	// reservations, and returns when hosts can connect again; nil if it
-	// cannot be done.
+	// Restart restarts the target without its reservations, and returns when hosts
+	// can connect again; nil if the target cannot be restarted.
 	Restart func(t *testing.T)
 }
 
-// RunReserver checks that reservations do what nvmf.Reserver promises.
+// RunReserver checks that reservations keep the contract of nvmf.Reserver.
 func RunReserver(t *testing.T, r Reservers) {
 	for _, c := range []struct {
 		name string
@@ -48,7 +47,7 @@ func RunReserver(t *testing.T, r Reservers) {
 	}
 }
 
-// shortly returns how often to do something.
+// shortly returns the number of repetitions: short in short tests.
 func shortly(times, short int) int {
 	if testing.Short() {
 		return short
@@ -82,8 +81,8 @@ func run() (nvmf.ReservationKey, uuid.UUID) {
 	}
 }
 
-// process opens a device that is closed, and gives up its reservation, with
-// the test.
+// process opens a device. At the end of the test it gives up the reservation and
+// closes the device.
 func (s *stage) process(key nvmf.ReservationKey, host uuid.UUID) *process {
 	d := s.r.Open(s.t, host)
 	p := &process{rig: rig{t: s.t, device: d, id: d.Identity()}, reserver: d, key: key}
@@ -116,7 +115,7 @@ func (p *process) writes() {
 	}
 }
 
-// conflicts expects every one to be refused, and reads to work.
+// conflicts expects every such command to be refused, and reads to succeed.
 func (p *process) conflicts() {
 	p.t.Helper()
 	for _, c := range p.changes() {
@@ -240,8 +239,8 @@ func testManyRuns(t *testing.T, s *stage) {
 	}
 }
 
-// testGenerations: a run that ended without a word leaves nothing behind that
-// piles up. Targets have space for few registrants.
+// testGenerations checks that registrations of runs that have ended without Unreserve
+// do not accumulate. Targets have space for few registrants.
 func testGenerations(t *testing.T, s *stage) {
 	before := s.first()
 	require.NoError(t, before.reserve())
@@ -254,8 +253,8 @@ func testGenerations(t *testing.T, s *stage) {
 	}
 }
 
-// testInFlight: when Reserve returns, what the earlier run has sent is over,
-// however much it is. Its writers never stop by themselves.
+// testInFlight checks that no command of an earlier run is executed after Reserve has
+// returned, however many are in flight. The writers of that run do not stop by themselves.
 func testInFlight(t *testing.T, s *stage) {
 	rounds := shortly(12, 4)
 	const region = 1024 // blocks
@@ -283,7 +282,7 @@ func testInFlight(t *testing.T, s *stage) {
 			<-started
 		}
 		require.NoError(t, next.reserve())
-		// From here on nothing but what is written now may come.
+		// From now on no data of the earlier run may appear.
 		want := next.pattern(region, 99)
 		require.NoError(t, next.do(next.pieces(want)...))
 		wg.Wait()
@@ -301,7 +300,7 @@ func testInFlight(t *testing.T, s *stage) {
 	assert.NotZero(t, refused)
 }
 
-// pieces returns writes of b, from LBA 0 on, as large as they may be.
+// pieces returns writes of b from LBA 0 on, of up to 64 blocks each.
 func (p *process) pieces(b []byte) (list []*nvmf.Command) {
 	step := int(min(p.id.MaxTransfer, 64*p.id.LBASize))
 	for at := 0; at < len(b); at += step {
@@ -310,9 +309,9 @@ func (p *process) pieces(b []byte) (list []*nvmf.Command) {
 	return list
 }
 
-// storm writes to the first blocks of the namespace, many commands of all
-// sizes in flight at once, until one is refused; it then waits for all of
-// them. started hears of the first that is done.
+// storm writes to the first blocks of the namespace, with many commands of all sizes
+// in flight, until one is refused. It then waits for all of them. It sends to started
+// when the first one is done.
 func (p *process) storm(blocks int, started chan<- struct{}, seed uint64) (done, refused int) {
 	junk := bytes.Repeat([]byte{byte(0xa0 + seed)}, 64*int(p.id.LBASize))
 	var flight []*nvmf.Command
