@@ -5,7 +5,7 @@ import "fmt"
 // Opcode is an NVM command set opcode (NVM Command Set 1.0, figure 16).
 type Opcode uint8
 
-// The commands a Queue takes. The values are the specification's.
+// The commands of a Queue, with the values of the specification.
 const (
 	Flush      Opcode = 0x00
 	Write      Opcode = 0x01
@@ -13,7 +13,7 @@ const (
 	Deallocate Opcode = 0x09 // Dataset Management with the AD attribute
 )
 
-// String returns the name the specification gives the opcode.
+// String returns the specification's name of the opcode.
 func (o Opcode) String() string {
 	switch o {
 	case Flush:
@@ -28,12 +28,12 @@ func (o Opcode) String() string {
 	return fmt.Sprintf("opcode %#02x", uint8(o))
 }
 
-// A Command is one I/O and its outcome. The caller owns it, may reuse it once
-// it is done, and keeps it and the memory behind Data unchanged while it is in
-// flight. The zero value is done.
+// A Command is one I/O and its result. The caller owns the Command, and may reuse it
+// when it is done. While the command is in flight the caller must not change the
+// Command or the memory of Data. The zero value is done.
 type Command struct {
 	Opcode Opcode
-	// FUA makes a write durable before it completes. Ignored by others.
+	// FUA makes a write durable before it completes. Other commands ignore it.
 	FUA bool
 	// LBA is the first logical block.
 	LBA LBA
@@ -45,10 +45,10 @@ type Command struct {
 	// Implementations do not modify the slices.
 	Data [][]byte
 
-	// Err is the outcome, valid when Done.
+	// Err is the result, valid when Done.
 	Err error
 
-	// What follows belongs to the queue while the command is in flight.
+	// The following fields belong to the queue while the command is in flight.
 
 	// Next links commands that wait inside a queue.
 	Next *Command
@@ -62,7 +62,7 @@ type Command struct {
 // Only the queue's owner may call it.
 func (c *Command) Done() bool { return !c.inFlight }
 
-// Begin marks the command as in flight. Queues call it when they take it over.
+// Begin marks the command as in flight. Queues call it in Submit.
 func (c *Command) Begin() { c.inFlight, c.Err, c.Next = true, nil, nil }
 
 // Finish completes the command. Queues call it exactly once after Begin.
@@ -77,9 +77,9 @@ func (c *Command) Length() Bytes {
 	return n
 }
 
-// Check returns an error if the command does not fit the namespace: range
-// beyond its end, data that is not Blocks long, more than MaxTransfer.
-// Queues call it in Submit.
+// Check returns an error if the command is invalid for the namespace: its range is
+// beyond the end, its data is not of Blocks blocks, or it exceeds MaxTransfer. Queues
+// call it in Submit.
 func (c *Command) Check(id *Identity) error {
 	if c.Opcode == Flush {
 		return nil

@@ -33,12 +33,11 @@
 //
 // # Failure
 //
-// A command the device refused carries a [*StatusError]; one that it says may
-// succeed a little later ([StatusError.Transient]) has been repeated by then,
-// for as long as the command time-out. When the connection
-// to the device is lost, or a command outlasts the command time-out, every
-// command in flight completes with [ErrConnectionLost]: it may or may not
-// have been executed, and it may still land later. The owner then calls
-// Queue.Reset, which reconnects and compares the identity, and decides itself
-// what to submit again, and where.
+// A command that the device refuses completes with a [*StatusError]. If the status
+// is transient ([StatusError.Transient]), the queue first retries the command until
+// the command time-out. When the connection to the device is lost, or no command
+// completes within the command time-out, every command in flight completes with
+// [ErrConnectionLost]: it may or may not have been executed, and the device may
+// still execute it later. The owner then calls Queue.Reset, which reconnects and
+// compares the identity. The owner decides which commands to submit again, and where.
 package nvmf

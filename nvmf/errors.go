@@ -9,42 +9,42 @@ import (
 
 // Errors of opening a device.
 var (
-	// ErrUnreachable: no connection to the target's address.
+	// ErrUnreachable means that there is no connection to the target's address.
 	ErrUnreachable = errors.New("target cannot be reached")
-	// ErrNoSubsystem: the target has no subsystem of that NQN.
+	// ErrNoSubsystem means that the target has no subsystem with that NQN.
 	ErrNoSubsystem = errors.New("target has no such subsystem")
-	// ErrHostRefused: the subsystem does not allow this host NQN.
+	// ErrHostRefused means that the subsystem does not admit this host NQN.
 	ErrHostRefused = errors.New("target does not allow this host NQN")
-	// ErrAuthentication: the host or the target did not prove its identity.
+	// ErrAuthentication means that the host or the target did not prove its identity.
 	ErrAuthentication = errors.New("authentication failed")
-	// ErrNoNamespace: the subsystem has no active namespace of that id.
+	// ErrNoNamespace means that the subsystem has no active namespace with that id.
 	ErrNoNamespace = errors.New("subsystem has no such namespace")
-	// ErrUnsupported: the device lacks something this package needs.
+	// ErrUnsupported means that the device lacks a feature that is needed.
 	ErrUnsupported = errors.New("device is not supported")
 )
 
 // Errors of commands and queues.
 var (
-	// ErrConnectionLost: the outcome of the command is not known, and it may
-	// still be executed later.
+	// ErrConnectionLost means that the result of the command is not known. The
+	// target may still execute the command later.
 	ErrConnectionLost = errors.New("connection to the target was lost")
-	// ErrNamespaceChanged: after a reconnection the namespace is another one.
+	// ErrNamespaceChanged means that a reconnection has found another namespace.
 	ErrNamespaceChanged = errors.New("namespace is not the one it was before the connection was lost")
-	// ErrOutOfRange: the command lies outside the namespace.
+	// ErrOutOfRange means that the range of a command is not within the namespace.
 	ErrOutOfRange = errors.New("outside the namespace")
-	// ErrBadLength: the data does not fit the command.
+	// ErrBadLength means that the length of the data does not match the command.
 	ErrBadLength = errors.New("data does not fit the command")
-	// ErrClosed: the queue or device was closed.
+	// ErrClosed means that the queue or the device was closed.
 	ErrClosed = errors.New("queue is closed")
 )
 
-// TimeoutError is an ErrConnectionLost for want of an answer.
+// TimeoutError is the cause of an ErrConnectionLost when a target has not answered.
 type TimeoutError struct {
-	After time.Duration // how long nothing had come
+	After time.Duration // time without an answer
 	Busy  int           // commands in flight
 }
 
-// Error says how long nothing had come.
+// Error tells the time without an answer.
 func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("no command was answered for %s, %d in flight", e.After, e.Busy)
 }
@@ -52,21 +52,20 @@ func (e *TimeoutError) Error() string {
 // Unwrap returns ErrConnectionLost and ETIMEDOUT.
 func (e *TimeoutError) Unwrap() []error { return []error{ErrConnectionLost, syscall.ETIMEDOUT} }
 
-// StatusError is the status a device completed a command with: status code
-// type, status code and Do Not Retry (Base Specification 2.0, figures 93 to 97).
+// StatusError is an error status with which a device has completed a command: status
+// code type, status code and Do Not Retry (Base Specification 2.0, figures 93 to 97).
 type StatusError struct {
 	Opcode Opcode
 	LBA    LBA
 	SCT    uint8 // status code type
 	SC     uint8 // status code
 	DNR    bool  // do not retry
-	// Name is set instead of Opcode and LBA's being of use for a command
-	// that is no I/O: an admin or Fabrics command.
+	// Name is the name of an admin or Fabrics command. Opcode and LBA are only for
+	// I/O commands.
 	Name string
 }
 
-// Error names the command, where it went, and the status in the
-// specification's words.
+// Error returns the command, its address, and the specification's name of the status.
 func (e *StatusError) Error() string {
 	if e.Name != "" {
 		return fmt.Sprintf("%s: %s (status type %#x code %#02x)", e.Name, e.text(), e.SCT, e.SC)
@@ -74,15 +73,14 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s at LBA %d: %s (status type %#x code %#02x)", e.Opcode, e.LBA, e.text(), e.SCT, e.SC)
 }
 
-// Unwrap returns the errno the status stands for, so that
-// errors.Is(err, syscall.ENOSPC) works and errors.As finds a syscall.Errno.
+// Unwrap returns the errno for the status, so that errors.Is(err, syscall.ENOSPC)
+// works and errors.As finds a syscall.Errno.
 func (e *StatusError) Unwrap() error { return e.row().errno }
 
-// Transient reports whether the same command may well succeed a little later:
-// the device leaves Do Not Retry clear, and the reason is a state that passes,
-// of the transport, the path or the namespace. Failures of the media are not
-// transient, nor is an internal error: a Flush that is repeated after one may
-// succeed although what it was to make durable is gone.
+// Transient reports whether the same command may succeed a little later: Do Not
+// Retry is clear, and the reason is a temporary state of the transport, the path or
+// the namespace. Media errors are not transient. Internal errors are not transient
+// either, since a Flush that is repeated after one may succeed although data is lost.
 func (e *StatusError) Transient() bool {
 	if e.DNR {
 		return false
@@ -97,8 +95,8 @@ func (e *StatusError) Transient() bool {
 	return false
 }
 
-// Busy reports whether a Connect was refused because the controller, or the
-// target, has no space at the moment: it is worth trying again later.
+// Busy reports whether a Connect was refused because the controller or the target
+// has no space at the moment. A later attempt may succeed.
 func (e *StatusError) Busy() bool { return e.SCT == 1 && e.SC == 0x81 && !e.DNR }
 
 func (e *StatusError) text() string { return e.row().text }
@@ -109,8 +107,8 @@ type statusRow struct {
 	text    string
 }
 
-// statusTable gives words and errno for the statuses an I/O command or a
-// Connect may end with. What is not listed is EIO.
+// statusTable has the names and errnos of the statuses of I/O commands and Connect.
+// Statuses that are not listed are EIO.
 var statusTable = []statusRow{
 	{0x0, 0x01, syscall.EOPNOTSUPP, "Invalid Command Opcode"},
 	{0x0, 0x02, syscall.EINVAL, "Invalid Field in Command"},

@@ -9,11 +9,11 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Transport is how a namespace is reached.
+// Transport is the transport by which a namespace is accessed.
 type Transport string
 
-// Transports. TCP, RDMA and PCIe are the NVMe world's own names; File and
-// Mem are ours.
+// Transports. TCP, RDMA and PCIe are names of the NVMe specifications. File and Mem
+// are nvmecr's.
 const (
 	TCP  Transport = "TCP"
 	RDMA Transport = "RDMA"
@@ -70,7 +70,7 @@ func ParseSize(s string) (Bytes, error) {
 	return Bytes(n), nil
 }
 
-// iec turns "4G" and "4GB" into "4GiB": storage people mean powers of two.
+// iec turns "4G" and "4GB" into "4GiB", since sizes of storage are powers of two here.
 func iec(s string) string {
 	s = strings.TrimSpace(s)
 	t := strings.TrimSuffix(strings.ToLower(s), "b")
@@ -115,7 +115,7 @@ func (id *TransportID) set(key, value string) error {
 		return fmt.Errorf("adrfam %q is not IPv4 or IPv6", value)
 	case "traddr":
 		id.Address = value
-		if strings.HasPrefix(value, "[") && strings.HasSuffix(value, "]") { // as people write IPv6 addresses
+		if strings.HasPrefix(value, "[") && strings.HasSuffix(value, "]") { // an IPv6 address in brackets
 			id.Address = value[1 : len(value)-1]
 		}
 	case "trsvcid":
@@ -175,5 +175,5 @@ func (id TransportID) String() string {
 		id.Transport, id.Family, id.Address, id.Service, id.SubNQN, id.NSID)
 }
 
-// HostPort returns traddr and trsvcid as net.Dial wants them.
+// HostPort returns traddr and trsvcid in the form for net.Dial.
 func (id TransportID) HostPort() string { return net.JoinHostPort(id.Address, id.Service) }
