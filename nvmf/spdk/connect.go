@@ -24,13 +24,13 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// wantedQueues is how many I/O queues a controller is asked for.
+// wantedQueues is the number of I/O queues that the host asks for.
 const wantedQueues = 64
 
-// A step of a connection is polled for turn, and then others are let go first
-// for pause: where more processes than processors connect at a time, polling
-// alone would keep the one who is to answer from its processor. Those of devices are
-// longer: it costs something to look what each has opened.
+// A step of a connection is polled for turn, and then the thread sleeps for pause. If more
+// processes than processors connect at the same time, polling alone would keep the target
+// from its processor. The times for devices are longer, since the open descriptors are
+// compared after each turn.
 const (
 	turn        = 20 * time.Microsecond
 	pause       = 50 * time.Microsecond
@@ -51,8 +51,8 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 	return nil, err
 }
 
-// resolve is id with each of the addresses that its host name has: SPDK wants
-// one, and sockets are found by it.
+// resolve returns id with each address of its host name. SPDK needs an address, and the
+// driver finds sockets by it.
 func resolve(ctx context.Context, id nvmf.TransportID) ([]nvmf.TransportID, error) {
 	if _, err := netip.ParseAddr(id.Address); id.Transport == nvmf.PCIe || err == nil {
 		return []nvmf.TransportID{id}, nil
@@ -92,7 +92,7 @@ func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*assoc
 	return a, nil
 }
 
-// begin is an association that is to be connected, or with a drive that was not ready.
+// begin returns an association to connect: a new one, or that of a drive that was not ready.
 func begin(id nvmf.TransportID, o *Options) (*association, error) {
 	if a := unready.take(id); a != nil {
 		a.hostID, a.timeout = o.HostID, o.ConnectTimeout
@@ -143,7 +143,7 @@ func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]st
 		return fresh, nil
 	}
 	if result != syscall.EAGAIN {
-		a.controller = nil // it is gone
+		a.controller = nil // SPDK has freed the controller
 	}
 	err = refusal(o, a.id.SubNQN, text, proved)
 	if a.id.Transport == nvmf.PCIe {
@@ -152,12 +152,12 @@ func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]st
 	return fresh, silent(ctx, err, began, timeout)
 }
 
-// connecting goes on with a connection for so many microseconds.
+// connecting continues a connection for us microseconds.
 func (a *association) connecting(us C.uint32_t) syscall.Errno {
 	return errno(C.driver_connecting(a.controller, us))
 }
 
-// driveRefusal says what else is known of a drive that could not be had.
+// driveRefusal adds to an error what else is known of a drive that could not be opened.
 func (a *association) driveRefusal(ctx context.Context, err error, text string, late bool, timeout time.Duration) error {
 	if late {
 		err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
@@ -175,9 +175,9 @@ func (a *association) driveRefusal(ctx context.Context, err error, text string, 
 	return err
 }
 
-// abandon ends an association that is not connected. SPDK has no way to give one up: it
-// ends with its connection, a drive is kept for the next who wants it, and the
-// rest is looked after when there is another one to connect.
+// abandon ends an association that is not connected. SPDK cannot abandon a connection. Over
+// TCP abandon shuts the socket down. It keeps a drive for the next Open. Other associations
+// are polled with the next connection.
 func (a *association) abandon(fresh map[int]string) {
 	switch {
 	case a.controller == nil:
@@ -205,13 +205,13 @@ func (a *association) settled(limit time.Duration) bool {
 	return true
 }
 
-// forget gives back what an association has beside its controller.
+// forget releases the descriptors and the alias of an association.
 func (a *association) forget() {
 	devices.leave(&a.own)
 	aliases.free(a.id, a.hostNQN, a.alias)
 }
 
-// unready are the drives which did not get ready in time.
+// unready has the drives that were not ready in time.
 var unready unreadyDrives
 
 type unreadyDrives struct {
@@ -239,8 +239,8 @@ func (u *unreadyDrives) keep(a *association) {
 	u.drives[fullAddress(a.id.Address)] = a
 }
 
-// abandoned are associations whose caller gave up before they were connected. They are
-// closed once the target answers, or closes the connection.
+// abandoned has the associations whose caller gave up before they were connected. They are
+// closed when the target answers, or closes the connection.
 var abandoned abandonedSet
 
 type abandonedSet struct {
@@ -254,7 +254,7 @@ func (f *abandonedSet) add(a *association) {
 	f.all = append(f.all, a)
 }
 
-// visit polls each of them for a moment.
+// visit polls each abandoned association for a moment.
 func (f *abandonedSet) visit() {
 	f.mu.Lock()
 	all := f.all
@@ -267,8 +267,8 @@ func (f *abandonedSet) visit() {
 	}
 }
 
-// allSteps is how long a connection may take in all whose steps may take so long. SPDK minds
-// the time of each step over a fabric, but not of all; a drive has one.
+// allSteps returns the time limit for a connection whose steps may each take the given time.
+// Over a fabric SPDK limits the time of each step, but not of all together. A drive has one step.
 func (a *association) allSteps(each time.Duration) time.Duration {
 	if a.id.Transport == nvmf.PCIe {
 		return each
@@ -276,8 +276,8 @@ func (a *association) allSteps(each time.Duration) time.Duration {
 	return 3 * each
 }
 
-// patiently goes on with a connection until that says something else than EAGAIN, ctx
-// ends, or limit is over.
+// patiently calls goOn, which continues a connection, until goOn returns another result than
+// EAGAIN, ctx ends, or limit is over.
 func (a *association) patiently(ctx context.Context, limit time.Duration, goOn func(us C.uint32_t) syscall.Errno) syscall.Errno {
 	if a.id.Transport == nvmf.TCP {
 		return patiently(ctx, limit, turn, pause, goOn)
@@ -288,7 +288,7 @@ func (a *association) patiently(ctx context.Context, limit time.Duration, goOn f
 	})
 }
 
-// patiently is the same with turns and pauses between them.
+// patiently is the method of the same name, with the lengths of turns and pauses.
 func patiently(ctx context.Context, limit, turn, pause time.Duration, goOn func(us C.uint32_t) syscall.Errno) syscall.Errno {
 	for began := time.Now(); ; rest(-1, pause) {
 		err := goOn(C.uint32_t(turn.Microseconds()))
@@ -298,8 +298,8 @@ func patiently(ctx context.Context, limit, turn, pause time.Duration, goOn func(
 	}
 }
 
-// step takes a step of the connection, which over anything but TCP may open and close
-// descriptors of devices.
+// step runs a step of the connection. Over other transports than TCP the step may open and
+// close descriptors of devices.
 func (a *association) step(step func()) {
 	if a.id.Transport == nvmf.TCP {
 		step()
@@ -308,7 +308,7 @@ func (a *association) step(step func()) {
 	}
 }
 
-// addressOf puts what SPDK is to know into its memory.
+// addressOf copies the parameters of a connection to C's memory.
 func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration) (*C.struct_driver_address, func()) {
 	a := (*C.struct_driver_address)(C.calloc(1, C.sizeof_struct_driver_address))
 	var texts []*C.char
@@ -342,11 +342,11 @@ func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration
 	}
 }
 
-// refused is how SPDK tells of a Connect that a controller has answered.
+// refused matches SPDK's message about a Connect that a controller has refused.
 var refused = regexp.MustCompile(`sct (\d+), sc (\d+)`)
 
-// refusal makes an error of what SPDK said about a connection that failed, and
-// of whether the authentication had begun.
+// refusal makes an error of SPDK's messages about a failed connection. proved says that the
+// authentication had begun.
 func refusal(o *Options, subNQN, text string, proved bool) error {
 	m := refused.FindStringSubmatch(text)
 	if m == nil && (proved || strings.Contains(text, C.DRIVER_PROOF)) {

@@ -13,22 +13,23 @@ import (
 // devices are the descriptors by which SPDK reaches local devices and RDMA ones.
 var devices deviceTable
 
-// A deviceTable tells whose such descriptors are: a connection's, if SPDK has opened
-// them in a step with which it begins or ends. SPDK and its libraries do not say which,
-// have some for a moment only, share some among connections, and close those that the
-// last one leaves, so they are looked for behind each step, and one step is taken at a
-// time: behind several at once nobody could tell whose they are, nor whether
-// they are to stay.
+// A deviceTable records which connection such a descriptor belongs to: the one in whose
+// step SPDK has opened it. SPDK and its libraries do not report these descriptors. They
+// have some of them open for a moment only, share some among connections, and close
+// shared ones with the last connection. So the table compares the open descriptors before
+// and after each step. Steps run one at a time: after concurrent steps it would not be
+// known which connection a new descriptor belongs to, nor whether it stays open.
 type deviceTable struct {
 	mu     sync.Mutex
-	shared deviceSet // what connections have left that others may use
+	shared deviceSet // descriptors of ended connections, which others may use
 }
 
-// A deviceSet is what descriptors are, by number.
+// A deviceSet has the names of open files by descriptor.
 type deviceSet map[int]string
 
-// around runs a step of a connection that may open descriptors of devices, which own
-// has then, and close them. What others had before is left alone.
+// around runs a step of a connection that may open and close descriptors of devices. own
+// has the descriptors of the connection afterwards. Descriptors that the step has not
+// opened, and that belong to no connection, do not change.
 func (t *deviceTable) around(own *deviceSet, step func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +55,7 @@ func (t *deviceTable) around(own *deviceSet, step func()) {
 	*own = now
 }
 
-// leave takes what is left of a connection that has ended.
+// leave takes over the remaining descriptors of a connection that has ended.
 func (t *deviceTable) leave(own *deviceSet) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,8 +66,8 @@ func (t *deviceTable) leave(own *deviceSet) {
 	*own = nil
 }
 
-// deviceFile is what a descriptor that leads to a device is called, or the file whose
-// lock says that it is taken: closing that, by any number, gives the lock up.
+// deviceFile matches the names of device files, and of the lock files of devices in use.
+// Closing any descriptor of a lock file releases its lock.
 var deviceFile = regexp.MustCompile(`^(/dev/vfio/|/dev/uio\d|/dev/infiniband/|/var/tmp/spdk_pci_lock_` +
 	`|/sys/.*/(config|resource\d*(_wc)?)$|anon_inode:\[(vfio-device|infinibandevent)\])`)
 

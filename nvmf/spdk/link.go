@@ -12,29 +12,29 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A link is the association with a controller, one after the other, and the
-// queues that it has. Each Device has one of its own, but those of a local
-// drive in this process share one: it is one controller for all openings.
+// A link has the current association with a controller, and its queues. Each Device has a
+// link of its own. Only the devices of a local drive in this process share one, since the
+// drive is one controller for all of them.
 type link struct {
-	// mu, a lock that gives up with a context, guards what follows. It is
-	// held over a reconnection: the queues that come second share it.
+	// mu is a lock whose holder can be waited for with a context. It guards the
+	// following fields, and is held during a reconnection, which other queues then share.
 	mu     chan struct{}
 	ctl    *association // nil: there is none
 	queues []*Queue
-	users  int // devices
-	// To a shared drive all are the host that came first, in every association
-	// until none is left: what it reserves is its own still.
+	users  int // number of devices
+	// All users of a shared drive connect as the host of the first one, in every
+	// association until the last user has left. So the first user keeps its reservation.
 	hostID  uuid.UUID
 	hostNQN string // empty: no host connected
 }
 
-// drives are the links of local drives, by address, for good.
+// drives has the links of local drives by address. Links are never removed.
 var drives struct {
 	mu    sync.Mutex
 	links map[string]*link
 }
 
-// linkTo is the link for a controller.
+// linkTo returns the link for a controller.
 func linkTo(id nvmf.TransportID) *link {
 	if id.Transport != nvmf.PCIe {
 		return &link{mu: make(chan struct{}, 1)}
@@ -68,8 +68,7 @@ func (l *link) lock(ctx context.Context) error {
 
 func (l *link) unlock() { <-l.mu }
 
-// connect makes an association where there is none, or it has ended. The caller
-// holds l.mu.
+// connect makes an association if there is none, or if it has ended. The caller holds l.mu.
 func (l *link) connect(ctx context.Context, id nvmf.TransportID, o *Options) (err error) {
 	if l.ctl != nil && l.ctl.alive() {
 		return nil
@@ -79,7 +78,7 @@ func (l *link) connect(ctx context.Context, id nvmf.TransportID, o *Options) (er
 	return err
 }
 
-// asFirst is o with the host that came first. The caller holds l.mu.
+// asFirst returns o with the host of the first user. The caller holds l.mu.
 func (l *link) asFirst(o *Options) *Options {
 	if l.hostNQN == "" {
 		l.hostID, l.hostNQN = o.HostID, o.HostNQN
@@ -89,7 +88,7 @@ func (l *link) asFirst(o *Options) *Options {
 	return &as
 }
 
-// end takes the queue pairs from all queues, whosever they are, and ends the
+// end removes the queue pairs of all queues, also those of other devices, and ends the
 // association. The caller holds l.mu.
 func (l *link) end(cause error) {
 	for _, q := range l.queues {
@@ -101,8 +100,8 @@ func (l *link) end(cause error) {
 	}
 }
 
-// leave takes the queue pairs from the queues of a device, and ends the
-// association if no other device uses it. The caller holds l.mu.
+// leave removes the queue pairs of a device's queues, and ends the association if no other
+// device uses it. The caller holds l.mu.
 func (l *link) leave(d *Device) {
 	l.queues = slices.DeleteFunc(l.queues, func(q *Queue) bool {
 		if q.dev == d {

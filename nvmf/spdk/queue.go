@@ -26,26 +26,26 @@ import (
 // owner.
 type Queue struct {
 	dev *Device
-	// mu is held while the queue pair is used: the device takes it away when
-	// the association ends.
+	// mu is held while the queue pair is used, since the device removes the queue pair
+	// when the association ends.
 	mu  sync.Mutex
 	c   *C.struct_driver_queue
 	err error // why there is no queue pair; wraps nvmf.ErrConnectionLost
 	// socket is the queue pair's, or -1.
 	socket int
 
-	// What follows is the owner's. The first three are C's memory.
+	// The following fields belong to the owner. The first three are in C's memory.
 	slots         []C.struct_driver_slot
 	todo          []C.uint32_t
 	done          []C.uint32_t
 	inflight      []flight // by slot
 	free          []uint32 // slots without a command, a stack
-	resting       []uint32 // slots whose command is to be sent again later
+	resting       []uint32 // slots whose command waits for its retry
 	direct        int      // pieces that a command may have; 0: all data is copied
 	registrations int      // commands so far whose data was registered with the device
 	pace          pace
 	closed        bool
-	// Commands beyond the slots, linked by Command.Next.
+	// Commands that wait for a slot, linked by Command.Next.
 	waiting, waitingEnd *nvmf.Command
 }
 
@@ -55,11 +55,11 @@ var _ nvmf.Queue = (*Queue)(nil)
 type flight struct {
 	cmd   *nvmf.Command // nil: the slot is free
 	retry initiator.Retry
-	// buffer stands for the command's data where that cannot be used itself.
+	// buffer is used instead of the command's memory if SPDK cannot use that.
 	buffer     unsafe.Pointer
 	size       nvmf.Bytes
-	inward     bool // it is copied to the command's data when that is done
-	registered bool // with the device: it has access to the data itself until the command is done
+	inward     bool // buffer is copied to the command's memory when the command is done
+	registered bool // the command's memory is registered with the device until the command is done
 }
 
 func newQueue(d *Device, depth int) (*Queue, error) {
@@ -76,7 +76,7 @@ func newQueue(d *Device, depth int) (*Queue, error) {
 	return q, nil
 }
 
-// release gives the queue's memory back.
+// release frees the queue's memory.
 func (q *Queue) release() {
 	for i := range q.inflight {
 		q.dealloc(&q.inflight[i])
@@ -85,7 +85,7 @@ func (q *Queue) release() {
 	q.c, q.slots, q.todo, q.done, q.closed = nil, nil, nil, nil, true
 }
 
-// connect gives the queue a queue pair. Over a fabric it takes no longer than ctx.
+// connect connects a queue pair for the queue. Over a fabric it ends with ctx.
 func (q *Queue) connect(ctx context.Context, a *association) error {
 	if retired.Load() {
 		return fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
@@ -97,7 +97,7 @@ func (q *Queue) connect(ctx context.Context, a *association) error {
 	var proved bool
 	text, err := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
-		wait := q.dev.id.Transport == nvmf.PCIe // a drive has it at once
+		wait := q.dev.id.Transport == nvmf.PCIe // a drive connects a queue pair at once
 		fresh = arrivals(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID), C.bool(wait))) })
 		if err != 0 || wait {
 			return err
@@ -135,7 +135,8 @@ func (q *Queue) healthy() bool {
 	return q.err == nil
 }
 
-// take ends the queue pair, from any goroutine; the owner finds out.
+// take ends the queue pair. Any goroutine may call it, and the owner notices it in its next
+// call.
 func (q *Queue) take(cause error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,7 +156,8 @@ func (q *Queue) lose(cause error) {
 	q.disconnect()
 }
 
-// disconnect ends the queue pair, whose end has a cause that says enough.
+// disconnect ends the queue pair. SPDK's messages about that are ignored, since the cause is
+// known.
 func (q *Queue) disconnect() {
 	_, _ = explained(func() struct{} {
 		C.driver_queue_close(q.c)
@@ -163,7 +165,7 @@ func (q *Queue) disconnect() {
 	})
 }
 
-// broken ends the queue pair that SPDK says is of no use any more.
+// broken ends the queue pair after an error of SPDK.
 func (q *Queue) broken(result C.int) {
 	q.lose(fmt.Errorf("%w%s", errno(result), behind(&q.c.said[0])))
 }
@@ -207,7 +209,7 @@ func (q *Queue) check(cmd *nvmf.Command) error {
 	return initiator.Check(cmd, &q.dev.identity, C.DRIVER_RANGES)
 }
 
-// enqueue makes a command the last of those that wait.
+// enqueue appends a command to those that wait.
 func (q *Queue) enqueue(cmd *nvmf.Command) {
 	if q.waiting == nil {
 		q.waiting = cmd
@@ -227,7 +229,7 @@ func (q *Queue) start(ready int) {
 	for q.waiting != nil && len(q.free) > 0 {
 		cmd, i := q.waiting, q.free[len(q.free)-1]
 		if !q.fill(i, cmd) {
-			if ready == 0 && len(q.free) == len(q.inflight) { // nothing will come back
+			if ready == 0 && len(q.free) == len(q.inflight) { // no command in flight will free memory
 				q.waiting = cmd.Next
 				cmd.Finish(fmt.Errorf("%s of %d bytes: no memory that the device can reach: %w", cmd.Opcode, cmd.Length(), syscall.ENOMEM))
 				continue
@@ -244,14 +246,14 @@ func (q *Queue) start(ready int) {
 		return
 	}
 	started := C.driver_submit(q.c, C.uint32_t(ready))
-	q.postpone(int(started), again, ready) // even now: these would be in no list that reap ends
+	q.postpone(int(started), again, ready) // also after an error, so that reap ends these commands
 	if q.c.result < 0 {
 		q.broken(q.c.result)
 	}
 }
 
-// postpone puts back what SPDK had no space for: it has some again when
-// something else is done. The first of them were not waiting but resting.
+// postpone puts back the commands that SPDK had no space for, until another command is done.
+// Commands before again in todo go back to resting, the others to waiting.
 func (q *Queue) postpone(from, again, to int) {
 	for n := to - 1; n >= from; n-- {
 		i := uint32(q.todo[n])
@@ -276,8 +278,8 @@ func (q *Queue) vacate(i uint32) {
 	q.free = append(q.free, i)
 }
 
-// reap takes in what is done, and ends everything else if the queue pair is
-// lost. It reports whether there was anything. The caller holds q.mu.
+// reap handles the completed slots, and ends all other commands if the queue pair is lost. It
+// returns false if there was nothing to do. The caller holds q.mu.
 func (q *Queue) reap() bool {
 	if q.c.done_count == 0 && q.err == nil {
 		return false
@@ -301,7 +303,7 @@ func (q *Queue) reap() bool {
 	return true
 }
 
-// landed looks at the outcome of a slot that is done.
+// landed handles the result of a completed slot.
 func (q *Queue) landed(i uint32) {
 	s, f := &q.slots[i], &q.inflight[i]
 	if s.lost {

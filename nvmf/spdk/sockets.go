@@ -19,10 +19,10 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// arrivals runs a step of SPDK's that opens descriptors, out of the application's
-// way, and returns those which programs would get that are executed, and what they
-// are: SPDK would leave them open for those. The news of devices, which SPDK
-// listens to from its first connection on, whatever becomes of that, is claimed at once.
+// arrivals runs a step of SPDK that opens descriptors, with numbers that the application
+// does not use. It returns the new descriptors that executed programs would inherit, with
+// the names of their files. It claims at once the socket for device events, which SPDK
+// opens with its first connection and keeps.
 func arrivals(open func()) (fresh map[int]string) {
 	ownfd.Aside(func() {
 		before := inheritable()
@@ -38,11 +38,11 @@ func arrivals(open func()) (fresh map[int]string) {
 	return fresh
 }
 
-// claimSocket finds the connection to a target among what SPDK has opened for it,
-// -1 if there is none, and keeps it from the application and from programs that it
-// executes: the target would take the process for alive as long as they run. It gets
-// the congestion control that was asked for, of which SPDK knows nothing. Other
-// connections to the same address, of whoever they are, are left alone.
+// claimSocket finds the socket to a target among the descriptors that SPDK has opened for
+// it, or returns -1. It keeps the socket from the application and from executed programs:
+// if a program inherited the socket, the connection would outlive this process. It also
+// sets the congestion control, which SPDK cannot set. Other sockets to the same address do
+// not change.
 func claimSocket(fresh map[int]string, id nvmf.TransportID, congestion string) (int, error) {
 	fd := socketTo(fresh, id)
 	if fd < 0 {
@@ -52,14 +52,14 @@ func claimSocket(fresh map[int]string, id nvmf.TransportID, congestion string) (
 	return fd, initiator.SetCongestion(fd, congestion)
 }
 
-// cut cuts the connection to a target that is among what SPDK has opened for it, which
-// makes SPDK give it up, and reports whether there is one.
+// cut shuts down the socket to a target among the descriptors that SPDK has opened for it,
+// so that SPDK gives the connection up. It returns false if there is no such socket.
 func cut(fresh map[int]string, id nvmf.TransportID) bool {
 	fd := socketTo(fresh, id)
 	return fd >= 0 && unix.Shutdown(fd, unix.SHUT_RDWR) == nil
 }
 
-// socketTo is the connection to a target among descriptors, or -1.
+// socketTo returns the socket to a target among descriptors, or -1.
 func socketTo(fresh map[int]string, id nvmf.TransportID) int {
 	if id.Transport != nvmf.TCP {
 		return -1
@@ -100,11 +100,11 @@ func claim(fd int) {
 	}
 }
 
-// inheritable are the descriptors that programs would get which are executed,
-// and what they are; none without /proc.
+// inheritable returns the descriptors that executed programs would inherit, with the names
+// of their files; none without /proc.
 func inheritable() map[int]string { return descriptors(true) }
 
-// descriptors are all, or the inheritable ones.
+// descriptors returns all open descriptors, or the inheritable ones.
 func descriptors(inheritable bool) map[int]string {
 	all := make(map[int]string)
 	entries, _ := os.ReadDir("/proc/self/fd") // nothing is claimed then
@@ -126,9 +126,9 @@ func descriptors(inheritable bool) map[int]string {
 	return all
 }
 
-// claimEnvironment claims what DPDK has opened since before: its memory, a timer,
-// an epoll descriptor for a pipe, and what leads to devices. Other threads may have opened something as
-// well meanwhile.
+// claimEnvironment claims the descriptors that DPDK has opened since before: its memory, a
+// timer, an epoll descriptor for a pipe, and device files. It has to recognise them, since
+// other threads may have opened descriptors meanwhile.
 func claimEnvironment(before map[int]string) {
 	fresh := inheritable()
 	for fd := range before {
@@ -146,13 +146,13 @@ func claimEnvironment(before map[int]string) {
 	}
 }
 
-// ofHugePages reports whether fd is a file of huge pages.
+// ofHugePages reports whether fd is a file on hugetlbfs.
 func ofHugePages(fd int) bool {
 	var fs unix.Statfs_t
 	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.HUGETLBFS_MAGIC
 }
 
-// watched is what an epoll descriptor waits for, a line of its fdinfo.
+// watched matches the lines of an epoll descriptor's fdinfo with the descriptors that it waits for.
 var watched = regexp.MustCompile(`(?m)^tfd:\s*(\d+)`)
 
 // claimEpoll claims an epoll descriptor that waits for a pipe alone, with the
@@ -173,8 +173,8 @@ func claimEpoll(fd int, info []byte, fresh map[int]string) {
 	}
 }
 
-// forDevices reports whether fd is a socket for news of devices, of which SPDK
-// opens one with the first connection.
+// forDevices reports whether fd is a socket for device events, which SPDK opens with its
+// first connection.
 func forDevices(fd int) bool {
 	address, _ := unix.Getsockname(fd)
 	protocol, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)

@@ -26,7 +26,8 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 	return nvmf.FirstError(cmds)
 }
 
-// turn polls for cmd, and does what is due.
+// turn polls the queue pair once for cmd, sends due retries and waiting commands, and
+// sleeps after polls without success.
 func (q *Queue) turn(cmd *nvmf.Command) {
 	q.mu.Lock()
 	came, moved := q.reap(), false // another goroutine may have ended the queue pair
@@ -56,9 +57,9 @@ func (q *Queue) turn(cmd *nvmf.Command) {
 	}
 }
 
-// rest sleeps until something comes, or for so long: data that could not be sent
-// may wait for a free slot. Without a socket, or when that is closed meanwhile, less or
-// more is no harm.
+// rest sleeps until data arrives, or for nap. The time is limited, since data that SPDK
+// could not send may wait for a free slot. A longer or shorter sleep does no harm, as
+// when the socket was closed meanwhile.
 func rest(socket int, nap time.Duration) {
 	t := unix.NsecToTimespec(nap.Nanoseconds())
 	if socket < 0 {
@@ -68,8 +69,8 @@ func rest(socket int, nap time.Duration) {
 	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(socket), Events: unix.POLLIN}}, &t, nil)
 }
 
-// wanted is the slot whose end is waited for: that of cmd, or, where the end
-// of another one would let us go on as well, any.
+// wanted returns the slot whose completion ends the poll: that of cmd, or any if another
+// completion also lets the queue continue.
 func (q *Queue) wanted(cmd *nvmf.Command) uint32 {
 	if i := cmd.Tag; q.waiting == nil && len(q.resting) == 0 && i < uint32(len(q.inflight)) && q.inflight[i].cmd == cmd {
 		return i
@@ -77,17 +78,17 @@ func (q *Queue) wanted(cmd *nvmf.Command) uint32 {
 	return uint32(len(q.inflight))
 }
 
-// busy is how many commands the controller has.
+// busy returns the number of commands that the controller has.
 func (q *Queue) busy() int { return len(q.inflight) - len(q.free) - len(q.resting) }
 
-// overdue reports whether a slot has rested enough and goes on all the same: there
-// is no memory for it.
+// overdue reports whether the retry of a slot is due but was not sent, as there is no
+// memory for it.
 func (q *Queue) overdue(now time.Time) bool {
 	return slices.ContainsFunc(q.resting, func(i uint32) bool { return q.inflight[i].retry.Due().Before(now) })
 }
 
-// expired reports whether no command was answered for the command time-out. The
-// clock starts when nothing comes, and stands while there is none.
+// expired reports whether no command was answered for the command time-out. The time-out
+// starts with the first poll without an answer, and starts again while there is no command.
 func (q *Queue) expired() bool {
 	now := time.Now()
 	if q.busy() == 0 && q.waiting == nil && !q.overdue(now) || q.pace.deadline.IsZero() {
@@ -96,8 +97,8 @@ func (q *Queue) expired() bool {
 	return now.After(q.pace.deadline)
 }
 
-// resume makes the slots that have rested enough the first of todo, and returns
-// how many they are.
+// resume puts the slots whose retry is due at the beginning of todo, and returns their
+// number.
 func (q *Queue) resume() int {
 	if len(q.resting) == 0 {
 		return 0
@@ -116,11 +117,10 @@ func (q *Queue) resume() int {
 	return n
 }
 
-// again makes a slot ready to be sent once more. It fails if there is no memory
-// for its data.
+// again prepares a slot for a retry. It fails if there is no memory for the data.
 func (q *Queue) again(i uint32) bool {
 	f := &q.inflight[i]
-	if !f.registered { // all is as it was
+	if !f.registered { // the slot has not changed
 		return true
 	}
 	ready := q.fill(i, f.cmd) // registered memory was deregistered
@@ -175,10 +175,10 @@ func (p *pace) begin() {
 	}
 }
 
-// came notes that polling brought something.
+// came records that polling has found completions.
 func (p *pace) came() { p.emptyPolls, p.nap, p.deadline = 0, 0, time.Time{} }
 
-// nothing notes that it did not, and returns how long to leave the core alone.
+// nothing records a poll without success, and returns how long to sleep.
 func (p *pace) nothing() time.Duration {
 	p.emptyPolls++
 	switch {
