@@ -24,7 +24,7 @@ func (d Direction) String() string {
 	return "to host"
 }
 
-// PDU is one PDU on its way.
+// PDU is one PDU that the proxy forwards.
 type PDU struct {
 	To Direction
 	// N counts the PDUs of the direction since the script was set, from 1.
@@ -34,7 +34,7 @@ type PDU struct {
 	// QID is the queue of the connection; -1 before its Connect.
 	QID  int
 	Type pdu.Type
-	// Bytes is all of it, with digests. A script may change them in place.
+	// Bytes has the whole PDU with its digests. A script may change it in place.
 	Bytes []byte
 }
 
@@ -54,11 +54,11 @@ func (p *PDU) CQE() *nvme.CQE {
 	return pdu.CQEOf(p.Bytes)
 }
 
-// Script says what is done to a PDU. It runs with the proxy locked and must
-// not call it.
+// Script decides what the proxy does with a PDU. It runs with the proxy locked, and must
+// not call the proxy.
 type Script func(p *PDU) Action
 
-// At is the script that does a to PDU n of a direction and passes all others.
+// At returns the script that does a to PDU n of a direction and passes all others.
 func At(to Direction, n int, a Action) Script {
 	return func(p *PDU) Action {
 		if p.To == to && p.N == n {
@@ -68,14 +68,14 @@ func At(to Direction, n int, a Action) Script {
 	}
 }
 
-// Places in a PDU for actions that want a byte offset; others count from 0, and
-// those beyond the end are the end.
+// Places in a PDU for actions that need a byte offset. Other values count from 0, and
+// values beyond the end stand for the end.
 const (
 	Middle = -1
 	End    = -2
 )
 
-// Action is what is done to a PDU.
+// Action is what the proxy does with a PDU.
 type Action struct {
 	verb   verb
 	at     int
@@ -102,8 +102,8 @@ const (
 	rewrite
 )
 
-// Pass forwards a PDU as it is, Drop forgets it, CutAll forgets it and resets
-// all connections.
+// Pass forwards a PDU unchanged. Drop discards it. CutAll discards it and resets all
+// connections.
 var (
 	Pass   = Action{}
 	Drop   = Action{verb: drop}
@@ -114,35 +114,34 @@ var (
 // connection.
 func Cut(at int) Action { return Action{verb: cut, at: at} }
 
-// Finish forwards the bytes before place at, and closes both ends of the
-// connection in order: the peer sees the end of the stream there.
+// Finish forwards the bytes before place at, and closes both ends of the connection
+// without a reset: the peer reads the end of the stream at that place.
 func Finish(at int) Action { return Action{verb: finish, at: at} }
 
-// Delay forwards the PDU, and what is behind it in its direction, after d.
+// Delay forwards the PDU, and the later PDUs of its direction, after d.
 func Delay(d time.Duration) Action { return Action{verb: delay, wait: d} }
 
-// Swap forwards the PDU behind the next one of its connection and direction,
-// or after d if none comes.
+// Swap forwards the PDU after the next one of its connection and direction, or after d
+// if there is none.
 func Swap(d time.Duration) Action { return Action{verb: swap, wait: d} }
 
 // Corrupt forwards the PDU with the bits of mask changed in the byte at place
 // at (modulo the length).
 func Corrupt(at int, mask byte) Action { return Action{verb: corrupt, at: at, mask: mask} }
 
-// Freeze holds everything still for d, like [Proxy.Freeze] and [Proxy.Thaw].
+// Freeze stops all forwarding for d, like [Proxy.Freeze] and [Proxy.Thaw].
 func Freeze(d time.Duration) Action { return Action{verb: freeze, wait: d} }
 
-// Keep cuts the host off and keeps the PDU, with everything the host has sent
-// behind it, until [Proxy.Release] delivers it. The target's end stays open.
-// It is for PDUs to the target; others pass.
+// Keep disconnects the host. It keeps the PDU, with all data that the host has sent after
+// it, until [Proxy.Release] delivers them. The target's end stays open. Keep is for PDUs
+// to the target; other PDUs pass.
 func Keep() Action { return Action{verb: keep} }
 
-// KeepAll is Keep for all connections: to the target the host is still there,
-// as it is to one that is slow to notice.
+// KeepAll is Keep for all connections. The target does not notice that the host is gone.
 func KeepAll() Action { return Action{verb: keepAll} }
 
-// Answer completes a command in the target's place: the target never sees it.
-// It is for a CapsuleCmd; others pass.
+// Answer completes a command instead of the target, which does not get the command. It is
+// for a CapsuleCmd; other PDUs pass.
 func Answer(s nvme.Status) Action { return Action{verb: answer, status: s} }
 
 // Rewrite changes the status of a CapsuleResp, with a correct digest: the
@@ -160,7 +159,7 @@ func place(at, n int) int {
 	return at
 }
 
-// fits reports whether the action can be done to a PDU.
+// fits reports whether the action is for PDUs of this kind.
 func (a Action) fits(p *PDU) bool {
 	switch a.verb {
 	case pass:

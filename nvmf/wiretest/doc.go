@@ -5,25 +5,25 @@
 //	host --> Proxy.Addr --> script(PDU) --> Proxy.Target --> target
 //	host <--                script(PDU) <--                  target
 //
-// A [Script] sees every PDU of every connection, in the order in which they
-// reach the proxy, and answers with an [Action]: pass it, cut the connection
-// in the middle of it, end it in order there, delay it, damage a byte, send it
-// behind the next one, drop it, answer it in the target's place, change the
-// status of a response, hold everything still, or keep it and deliver it late,
-// when the host has long reconnected. [At] is the script that strikes PDU
-// number n of one direction: a test runs its workload for n = 1, 2, 3, ...
-// until a run ends in which nothing was struck.
+// The proxy calls a [Script] for every PDU of every connection, in the order in
+// which it receives them. The script returns an [Action]: pass the PDU, reset or
+// close the connection in the middle of it, delay it, change a byte, send it after
+// the next one, drop it, answer it instead of the target, change the status of a
+// response, stop all forwarding, or keep the PDU and deliver it after the host has
+// reconnected. [At] returns a script with an action for PDU number n of one direction.
+// A test runs its workload for n = 1, 2, 3, ... until a run has fewer PDUs than n.
 //
-// Numbers count the PDUs of a direction over all connections since the script
-// was set. Set it once the device is open and only what the workload itself
-// sends is counted; set it before, and so are connection and identification.
+// Numbers count the PDUs of a direction over all connections since the script was
+// set. If the script is set after the device was opened, only the PDUs of the
+// workload are counted. If it is set before, those of connecting and identifying are
+// counted, too.
 //
-// Beside the script the whole target can be taken down and brought back
+// Besides, the whole target can be made unreachable and reachable again
 // ([Proxy.Down], [Proxy.Up]), replaced ([Proxy.SetTarget]), and frozen
 // ([Proxy.Freeze], [Proxy.Thaw]).
 //
-// Bytes that are no PDU (a length that cannot be) are passed on as they are,
-// and so is everything behind them.
+// Bytes that are no PDU (an impossible length), and all bytes after them, are forwarded
+// unchanged.
 //
 // # Concurrency and locks
 //

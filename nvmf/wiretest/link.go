@@ -13,38 +13,38 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// maxPDU is the longest PDU that is believed; more is no NVMe/TCP.
+// maxPDU is the greatest length of a PDU. A greater length means that the bytes are not NVMe/TCP.
 const maxPDU = 64 << 20
 
-// quiet is how long a host must have sent nothing until what it has sent is
-// taken for all there is.
+// quiet is the time without data from a host after which the proxy assumes that it has
+// received everything that the host has sent.
 const quiet = 2 * time.Millisecond
 
 // link is one connection: a socket on either side.
 type link struct {
 	proxy *Proxy
 	n     int
-	ends  [2]*net.TCPConn // where PDUs of a direction go
+	ends  [2]*net.TCPConn // the destination of each direction
 	lanes [2]lane
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the following fields
 	qid  int
-	hdgs bool // header digests are agreed on
+	hdgs bool // header digests are used
 	kept []byte
-	late bool // the host is cut off, and kept is to be delivered
-	// delivered says that kept was; answers counts what came back since.
+	late bool // the host is disconnected, and kept waits for Release
+	// delivered says that kept was delivered. answers counts the CapsuleResp and C2HData since then.
 	delivered bool
 	answers   int
-	pumps     int // that have not ended
+	pumps     int // number of pumps that have not ended
 
-	over chan struct{} // closed when no pump is left
+	over chan struct{} // closed when all pumps have ended
 }
 
 // lane is the sending side of one direction.
 type lane struct {
 	mu   sync.Mutex
 	to   *net.TCPConn
-	held []byte // goes behind the next PDU
+	held []byte // is sent after the next PDU
 }
 
 func newLink(p *Proxy, n int, host, target *net.TCPConn) *link {
@@ -77,7 +77,7 @@ func (l *link) pump(to Direction) {
 
 var errNoPDU = errors.New("not a PDU")
 
-// readPDU reads one PDU. With an error it returns the bytes there were.
+// readPDU reads one PDU. With an error it returns the bytes that it has read.
 func readPDU(r *bufio.Reader) ([]byte, error) {
 	head := make([]byte, pdu.CommonSize)
 	if n, err := io.ReadFull(r, head); err != nil {
@@ -96,7 +96,7 @@ func readPDU(r *bufio.Reader) ([]byte, error) {
 // errEnded ends a pump whose connection the script has ended.
 var errEnded = errors.New("ended by the script")
 
-// forward does to a PDU what the script says.
+// forward executes the script's action for a PDU.
 func (l *link) forward(to Direction, b []byte) error {
 	u := &PDU{To: to, Conn: l.n, Type: pdu.Type(b[0]), Bytes: b}
 	if l.observe(u) {
@@ -142,8 +142,8 @@ func (l *link) forward(to Direction, b []byte) error {
 	return l.lanes[to].write(b)
 }
 
-// observe notes what a PDU says of its connection. It reports whether the PDU
-// belongs to what is kept, or comes for a host that is not there any more.
+// observe records the properties of the connection that a PDU shows. It returns true if
+// the PDU must not be forwarded: it is kept, or is for a host that is disconnected.
 func (l *link) observe(u *PDU) (taken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +172,7 @@ func (l *link) keep(b []byte) error {
 	return l.ends[ToHost].SetReadDeadline(time.Now().Add(quiet))
 }
 
-// answer sends a response of our own.
+// answer sends a response instead of the target.
 func (l *link) answer(cid uint16, s nvme.Status) error {
 	l.mu.Lock()
 	rules := pdu.Rules{HeaderDigest: l.hdgs}
@@ -184,7 +184,7 @@ func (l *link) answer(cid uint16, s nvme.Status) error {
 	return l.lanes[ToHost].write(b[:n])
 }
 
-// forwardRest passes on bytes without looking at them.
+// forwardRest forwards bytes without parsing them.
 func (l *link) forwardRest(to Direction, head []byte, r io.Reader) error {
 	if err := l.lanes[to].write(head); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (l *link) forwardRest(to Direction, head []byte, r io.Reader) error {
 	return errors.Join(io.EOF, err)
 }
 
-// ended passes on that a source has ended: in order, or by a reset. rest is
-// the beginning of a PDU that did not end.
+// ended forwards the end of a source: a close, or a reset. rest is the beginning of an
+// incomplete PDU.
 func (l *link) ended(to Direction, rest []byte, err error) {
 	l.mu.Lock()
 	late := l.late
@@ -248,14 +248,14 @@ func (l *link) deliver() int {
 	return l.answers
 }
 
-// reset ends both sockets without ceremony.
+// reset resets both sockets.
 func (l *link) reset() {
 	for _, c := range l.ends {
 		abort(c)
 	}
 }
 
-// finish ends both sockets in order.
+// finish closes both sockets without a reset.
 func (l *link) finish() {
 	for d := range l.lanes {
 		l.lanes[d].finish()
@@ -267,7 +267,7 @@ func abort(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-// write sends b, and what is held behind it.
+// write sends b, and then the held bytes.
 func (l *lane) write(b []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -279,7 +279,7 @@ func (l *lane) write(b []byte) error {
 	return l.flush()
 }
 
-// flush sends what is held. l.mu is held.
+// flush sends the held bytes. l.mu is held.
 func (l *lane) flush() error {
 	b := l.held
 	l.held = nil
@@ -308,7 +308,7 @@ func (l *lane) hold(b []byte, d time.Duration) error {
 	return nil
 }
 
-// finish closes the sending side in order.
+// finish closes the sending side without a reset.
 func (l *lane) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,7 +18,7 @@ type Proxy struct {
 	done chan struct{} // closed by Close
 	wg   sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	thawed   *sync.Cond // frozen has become false, or closed true
 	listener net.Listener
 	target   string
@@ -45,16 +45,16 @@ func New(target string) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr is where the proxy listens, host:port.
+// Addr returns the address of the proxy, host:port.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Through returns id with the proxy's address in the target's place.
+// Through returns id with the proxy's address instead of the target's.
 func (p *Proxy) Through(id nvmf.TransportID) nvmf.TransportID {
 	id.Address, id.Service, _ = net.SplitHostPort(p.addr)
 	return id
 }
 
-// Script replaces the script and begins to count again; nil passes everything.
+// Script replaces the script and restarts the counts; nil passes all PDUs.
 func (p *Proxy) Script(s Script) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *Proxy) Down() {
 	p.cut()
 }
 
-// Up ends Down. It fails if someone else has taken the port meanwhile.
+// Up ends Down. It fails if another program uses the port now.
 func (p *Proxy) Up() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +129,7 @@ func (p *Proxy) Up() error {
 	return nil
 }
 
-// Freeze stops all forwarding: connections stand, and nothing comes through.
+// Freeze stops all forwarding. Connections stay open.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +214,7 @@ func (p *Proxy) connect(host *net.TCPConn) {
 	p.wg.Go(func() { l.pump(ToHost) })
 }
 
-// keepAll keeps what comes from the host on every connection.
+// keepAll keeps the data from the host on every connection.
 func (p *Proxy) keepAll() {
 	p.mu.Lock()
 	links := slices.Collect(maps.Keys(p.links))
@@ -224,7 +224,7 @@ func (p *Proxy) keepAll() {
 	}
 }
 
-// strand makes l one whose kept bytes Release delivers.
+// strand adds l to the connections whose kept bytes Release delivers.
 func (p *Proxy) strand(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
