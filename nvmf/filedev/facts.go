@@ -34,11 +34,11 @@ func Size(f *os.File) (nvmf.Bytes, error) {
 	return 0, fmt.Errorf("is neither a regular file nor a block device: %w", nvmf.ErrUnsupported)
 }
 
-// UUID returns the UUID of a file or block device as the package comment
-// says, and gives a file that has none one where it can.
+// UUID returns the UUID of a file or block device; see the package comment. It stores
+// a new UUID in a file without one, if possible.
 func UUID(f *os.File) (uuid.UUID, error) { return identity(f, true) }
 
-// identity is UUID; without give a file that has none is left without.
+// identity is UUID. It does not change the file if give is false.
 func identity(f *os.File, give bool) (uuid.UUID, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -96,14 +96,14 @@ func blockUUID(dev uint64) uuid.UUID {
 
 // CanDeallocate says whether holes can be punched into the file of size bytes.
 func CanDeallocate(f *os.File, size nvmf.Bytes) bool {
-	// Behind its end a regular file has nothing to lose; a block device
-	// answers EINVAL there, and EOPNOTSUPP if ever only to a real request.
+	// The range is after the end of the file, so that no data is lost. A block device
+	// answers EINVAL for that range, and EOPNOTSUPP only for a valid one.
 	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(size), 4096)
 	return err == nil || errors.Is(err, unix.EINVAL)
 }
 
-// deallocate punches a hole. The command is advice: a file that cannot do it
-// keeps its blocks.
+// deallocate punches a hole. The command is only a hint, so it also succeeds on a file
+// without support for holes.
 func deallocate(fd uintptr, offset, length int64) error {
 	err := unix.Fallocate(int(fd), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
 	if errors.Is(err, unix.EOPNOTSUPP) {

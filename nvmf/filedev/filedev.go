@@ -7,16 +7,16 @@
 // process, and after Flush (fdatasync) or with FUA (RWF_DSYNC) also the
 // machine, so the identity reports a volatile write cache.
 //
-// Several processes may open the same file; nothing here keeps them apart.
+// Several processes may open the same file, and no lock prevents that.
 //
 // # The UUID of a file
 //
-// It is kept beside the data, in the extended attribute user.nvmecr.uuid, so
-// it stays with a file that is renamed; a plain copy is another namespace
-// (a copy with attributes, as of cp -a, is the same one). Where the file
-// system has no user attributes, or the file cannot be written, it is derived
-// from device and inode number. A block device's is derived from its wwid, or
-// from its device number where it has none.
+// The UUID of a file is in its extended attribute user.nvmecr.uuid. So a renamed
+// file keeps its UUID, and a plain copy is another namespace. A copy with
+// attributes, as of cp -a, is the same namespace. If the file system has no user
+// attributes, or the file cannot be written, the UUID is derived from device and
+// inode number. That of a block device is derived from its wwid, or from its
+// device number if it has no wwid.
 package filedev
 
 import (
@@ -36,7 +36,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Options of a device. The zero value is useful.
+// Options of a device. The zero value is usable.
 type Options struct {
 	// LBASize in bytes; 0 means 4096.
 	LBASize nvmf.Bytes
@@ -44,8 +44,8 @@ type Options struct {
 	MaxTransfer nvmf.Bytes
 	// OptimalTransfer in bytes; 0 means MaxTransfer.
 	OptimalTransfer nvmf.Bytes
-	// ReadOnly opens a file that may not be written to, and leaves it as it
-	// is. Commands that write fail with syscall.EROFS.
+	// ReadOnly opens the file for reading, and does not change it. Commands that
+	// write fail with syscall.EROFS.
 	ReadOnly bool
 }
 
@@ -68,8 +68,8 @@ type Device struct {
 
 var _ nvmf.Device = (*Device)(nil)
 
-// Create makes a sparse file of size bytes, readable by its owner only, and
-// opens it. It fails with fs.ErrExist where path exists.
+// Create creates a sparse file of size bytes, readable by its owner only, and
+// opens it. It fails with fs.ErrExist if path exists.
 func Create(path string, size nvmf.Bytes, o Options) (*Device, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -82,8 +82,8 @@ func Create(path string, size nvmf.Bytes, o Options) (*Device, error) {
 	return Open(path, o)
 }
 
-// Open opens an existing file or block device, unless o.ReadOnly for writing too. Its
-// size is that of the file, rounded down to whole logical blocks.
+// Open opens an existing file or block device, for writing unless o.ReadOnly is set. The
+// size of the namespace is that of the file, rounded down to whole logical blocks.
 func Open(path string, o Options) (*Device, error) {
 	flags := unix.O_RDWR
 	if o.ReadOnly {
@@ -145,10 +145,10 @@ func (d *Device) identify(o Options) error {
 	return nil
 }
 
-// Identity returns what was found by Open.
+// Identity returns the identity that Open has found.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
-// Path returns the name the device was opened by, made absolute.
+// Path returns the absolute path of the file.
 func (d *Device) Path() string {
 	if p, err := filepath.Abs(d.path); err == nil {
 		return p
@@ -275,7 +275,7 @@ func (d *Device) flush() error {
 // maxIovecs is the kernel's IOV_MAX.
 const maxIovecs = 1024
 
-// transfer moves all of c.Data by as many calls as the kernel wants.
+// transfer transfers all of c.Data, by as many calls as the kernel needs.
 func (q *queue) transfer(c *nvmf.Command, trap, flags uintptr) error {
 	offset := q.offset(c.LBA)
 	rest, skip := c.Data, 0

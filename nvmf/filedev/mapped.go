@@ -17,17 +17,17 @@ import (
 const chunk = 64 << 10
 
 // mapped is a file whose storage is memory (tmpfs), mapped into this process.
-// A copy of its bytes costs half of what the kernel's takes, which looks up and
-// locks each page. Where the memory is not there yet the kernel gives it, or
-// says that there is no more, before anything is copied.
+// Copying through the mapping costs half of a system call, which looks up and locks
+// each page. Memory that is not allocated yet is allocated before bytes are copied,
+// so that a lack of memory is an error.
 type mapped struct {
 	fd    uintptr
 	bytes []byte // the whole file, shared with all processes that have it open
 
-	// ready has a bit for each chunk that has its memory, mapped here. Who
-	// writes to a chunk sets it, who deallocates some of it clears it. It saves
-	// time and decides nothing: memory that is gone all the same is a fault,
-	// which fails the command.
+	// ready has a bit for each chunk whose memory is allocated and mapped here. A write
+	// to a chunk sets its bit, and a deallocation clears it. The bits only save time:
+	// an access to memory that is missing although its bit is set is a fault, which
+	// fails the command.
 	ready []atomic.Uint64
 }
 
@@ -40,9 +40,9 @@ func mapMemory(f *os.File, size nvmf.Bytes) *mapped {
 	}
 	b, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil // of a process with little address space, for example
+		return nil // for example with little address space
 	}
-	// Nothing for children, nor for core dumps; as advice it may fail.
+	// Children and core dumps do not need the mapping. A failure does no harm.
 	_ = unix.Madvise(b, unix.MADV_DONTFORK)
 	_ = unix.Madvise(b, unix.MADV_DONTDUMP)
 	chunks := (int(size) + chunk - 1) / chunk
@@ -56,8 +56,8 @@ func (m *mapped) close() error {
 	return unix.Munmap(m.bytes)
 }
 
-// write executes c, and reports whether it could: a file system that is full
-// is left to the kernel's call, which needs no more than it writes.
+// write executes c. It returns done false if memory for whole chunks cannot be
+// allocated. The caller then uses a system call, which allocates only what it writes.
 func (m *mapped) write(c *nvmf.Command, offset, length int64) (done bool, err error) {
 	if m == nil || !m.prepare(offset, offset+length) {
 		return false, nil
@@ -71,8 +71,8 @@ func (m *mapped) write(c *nvmf.Command, offset, length int64) (done bool, err er
 	return true, nil
 }
 
-// read executes c if all that it reads has been written here: reading a hole
-// through a mapping would fill it.
+// read executes c if all its chunks are ready, and returns done false otherwise: reading
+// a hole through the mapping would allocate memory.
 func (m *mapped) read(c *nvmf.Command, offset, length int64) (done bool, err error) {
 	if m == nil || !m.isReady(offset, offset+length) {
 		return false, nil
@@ -86,9 +86,8 @@ func (m *mapped) read(c *nvmf.Command, offset, length int64) (done bool, err err
 	return true, nil
 }
 
-// fault turns the panic of a memory fault into an error: of the file, which
-// somebody truncated or deallocated, or of the caller's memory, as the kernel
-// would find it.
+// fault turns the panic of a memory fault into an error. The fault is in the file, which
+// another program has truncated or deallocated, or in the caller's memory.
 func (m *mapped) fault(err *error) {
 	r := recover()
 	if r == nil {
@@ -115,7 +114,8 @@ func (m *mapped) isReady(start, end int64) bool {
 	return true
 }
 
-// prepare sees to it that the chunks of [start, end) have their memory.
+// prepare allocates the memory of the chunks of [start, end), and returns false if that
+// fails.
 func (m *mapped) prepare(start, end int64) bool {
 	if m.isReady(start, end) {
 		return true
@@ -131,7 +131,8 @@ func (m *mapped) prepare(start, end int64) bool {
 			return false
 		}
 	}
-	// In one go instead of a fault for each page; before Linux 5.14 it is those.
+	// One call instead of a fault for each page. Before Linux 5.14 the call fails, and
+	// the pages fault.
 	_ = unix.Madvise(m.bytes[from:to], unix.MADV_POPULATE_WRITE)
 	for i := from / chunk; i*chunk < to; i++ {
 		m.ready[i/64].Or(1 << (i % 64))
@@ -139,7 +140,7 @@ func (m *mapped) prepare(start, end int64) bool {
 	return true
 }
 
-// forget is called before memory of [start, end) is given back.
+// forget clears the bits of [start, end), before its memory is freed.
 func (m *mapped) forget(start, end int64) {
 	if m == nil {
 		return
