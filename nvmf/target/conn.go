@@ -48,15 +48,15 @@ type conn struct {
 
 	closing atomic.Bool // end when nothing is in flight
 	cut     atomic.Bool // end now
-	overdue atomic.Bool // end unless the host has been let in
-	traffic atomic.Bool // a command came since the keep-alive timer looked
+	overdue atomic.Bool // end unless the host has been admitted
+	traffic atomic.Bool // a command was received since the last tick of the keep-alive timer
 
 	// Everything below belongs to the connection's thread.
 
 	ctrl     *controller // nil until Connect
 	barred   bool        // the host has yet to authenticate
 	auth     *dhchap.Controller
-	refused  bool        // it did not, and may read why until patience ends
+	refused  bool        // the host has failed to authenticate, and may read the reason until patience ends
 	patience *time.Timer // sets overdue
 	qid      uint16
 	noSQFlow bool   // SQ flow control is disabled
@@ -77,7 +77,7 @@ type conn struct {
 	recent      *attachment // the last one asked for, nil or in attached
 	pause       pause
 	leaving     bool // the host asked to disconnect
-	alone       bool // no more connections are at work than there are cores for
+	alone       bool // at most as many connections are awake as there are cores for
 	waits       bool // a namespace is in a file, so that access to its memory may block
 }
 
@@ -284,7 +284,7 @@ func (c *conn) serveRequests() error {
 	return nil
 }
 
-// idle reports whether no command is in flight and no PDU has come in part.
+// idle reports whether no command is in flight and no PDU was received in part.
 func (c *conn) idle() bool {
 	return !c.out.pending() && !c.in.partial() && len(c.free)+len(c.held) == len(c.commands)
 }
@@ -305,8 +305,8 @@ func (c *conn) sleep() error {
 	return poll(fd, events, c.event, timeout)
 }
 
-// terminate tells the host how it violated the protocol and waits a moment
-// for it to read that: closing with unread data would reset the connection.
+// terminate sends the TermReq for a violation. It waits a moment for the host to read
+// it, since closing a socket with unread data would reset the connection.
 func (c *conn) terminate(v *pdu.Error) {
 	if !c.out.sent() {
 		return // in the middle of another PDU

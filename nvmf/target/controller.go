@@ -23,7 +23,7 @@ type controller struct {
 
 	enabled atomic.Bool // CC.EN with CSTS.RDY, for the I/O queues
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	ended  bool
 	admin  *conn
 	queues map[uint16]*conn // I/O queues
@@ -32,9 +32,9 @@ type controller struct {
 	timer  *time.Timer
 
 	asyncConfig uint32
-	changed     []uint32 // namespaces, for the log page
+	changed     []uint32 // ids of changed namespaces, for the log page
 	notify      bool     // an event is due
-	masked      bool     // until the host has read the log page
+	masked      bool     // no further event until the host has read the log page
 }
 
 // maxChanged is the length of the list of changed namespaces in the log page.
@@ -59,7 +59,7 @@ func (c *controller) join(q *conn, qid uint16) (old *conn, s nvme.Status) {
 	return old, s
 }
 
-// canJoin is join, but adds nothing.
+// canJoin checks whether join would succeed, and adds nothing.
 func (c *controller) canJoin(_ *conn, qid uint16) (old *conn, s nvme.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *controller) drop(q *conn) {
 	if c.queues[q.qid] == q {
 		delete(c.queues, q.qid)
 	}
-	c.admin.wake() // it may wait for its I/O queues to end
+	c.admin.wake() // the admin queue may wait for the end of its I/O queues
 }
 
 // last reports whether no other queue ends with this one.
@@ -142,8 +142,8 @@ func (c *controller) setKeepAlive(ms uint32) {
 	}
 }
 
-// expire runs once each KATO: a controller none of whose queues had a command
-// meanwhile has lost its host (keep-alive is traffic based).
+// expire runs once each KATO. If no queue of the controller has received a command
+// meanwhile, the host counts as lost (traffic based keep-alive).
 func (c *controller) expire() {
 	c.target.mu.Lock()
 	defer c.target.mu.Unlock()
@@ -205,8 +205,8 @@ func (c *controller) propertySet(m *command) nvme.Status {
 		return nvme.StatusInvalidField | nvme.DNR
 	}
 	cc := uint32(value)
-	// Entry sizes, where they are given, are those of fabrics; the command
-	// set and page size are the only ones there are.
+	// Entry sizes have to be 0 or those of fabrics. Command set and page size have
+	// to be 0.
 	if sq, cq := cc>>16&0xf, cc>>20&0xf; cc&nvme.CCEnable != 0 && (sq != 0 && sq != 6 || cq != 0 && cq != 4 || cc>>4&0x7f != 0) {
 		return nvme.StatusInvalidField | nvme.DNR
 	}

@@ -20,7 +20,7 @@ import (
 type fence struct {
 	guard atomic.Pointer[guard] // stored with mu held
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	registry registry
 	users    map[*attachment]struct{}
 	// asked counts the attachments with asked set: connections that have not
@@ -218,8 +218,8 @@ func (c *conn) answer(a *attachment) {
 	}
 }
 
-// abortWrite fails a command whose data is still coming. Part of it may have
-// reached the namespace, so this is not a Reservation Conflict.
+// abortWrite fails a command whose data has not arrived completely. A part of the data
+// may have reached the namespace, so the status is not Reservation Conflict.
 func (c *conn) abortWrite(slot uint16) {
 	c.commands[slot].status = nvme.StatusPreemptAbort | nvme.DNR
 	if c.in.phase == inData && c.in.slot == slot {

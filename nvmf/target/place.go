@@ -8,9 +8,9 @@ import (
 
 // A host on this machine wakes the thread of its connection by its own system call.
 // Linux takes that for a hint that the host is about to sleep, and runs the thread on
-// the host's core although other cores are idle. There the two alternate, at less than
-// half of the bandwidth, as long as neither has reason to migrate. So the thread moves
-// to another core when it finds itself there.
+// the host's core although other cores are idle. The two threads then alternate on one
+// core, at less than half of the bandwidth, until the scheduler migrates one of them. So
+// the thread moves to another core when it runs on the host's core.
 
 // local reports whether the peer of a connection is on this machine.
 func (c *conn) local() bool {

@@ -2,11 +2,11 @@ package target
 
 import "golang.org/x/sys/unix"
 
-// When there are more hosts on this machine than cores, their threads and ours
-// share the cores, and data waits in sockets. It should not wait long: the sockets
-// of all hosts together do not fit the caches. So threads that receive data should
-// run before threads that send it: the thread of the connection during writes, the
-// host during reads.
+// When there are more hosts on this machine than cores, their threads and those of
+// the target share the cores, and data waits in sockets. The data should not wait
+// long, since the sockets of all hosts together do not fit the caches. So threads
+// that receive data should run before threads that send it: the thread of the
+// connection during writes, the host during reads.
 //
 // Linux runs the thread first whose next time slice would end first. Slices can
 // be asked for without privilege since 6.12; earlier kernels ignore it.

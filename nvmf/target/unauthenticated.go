@@ -2,11 +2,12 @@ package target
 
 import "net/netip"
 
-// An unauthenticated connection is one whose host is not admitted to a subsystem: it
-// has yet to send Connect, to finish TLS or to authenticate, or it only asks for
+// An unauthenticated connection is one whose host is not admitted to a subsystem. The
+// host has not sent Connect yet, has not completed TLS or its authentication, or uses
 // discovery, which every host may. Such connections must not use up the connections
-// that admitted hosts need, nor may one address use up those of all others. One too
-// many ends the oldest one: a host that can authenticate does so within milliseconds.
+// that admitted hosts need, and those of one address must not use up those of all
+// others. When there are too many, a new one ends the oldest one: a host with a key
+// authenticates within milliseconds.
 
 // maxUnauthenticated returns how many unauthenticated connections there may be, and how
 // many of one address.
