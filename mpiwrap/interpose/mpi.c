@@ -4,13 +4,18 @@
  *
  * With --view=rank several ranks that open one path by MPI_File_open would each get a file of their own: the call is refused with an
  * MPI error. With --view=job MPI_File_sync also makes the data visible here that other ranks have synced, since an MPI library may
- * do nothing in a rank that has not written. MPI_File_close syncs the file before the library waits for the other ranks.
+ * do nothing in a rank that has not written. MPI_File_close syncs the file before the library waits for the other ranks. While
+ * a file is open that several ranks have opened by MPI, MPI_Barrier syncs, too: programs as HDF5 let one rank write, wait in a barrier,
+ * and let another rank write to the same bytes, as local file systems permit.
  *
  * No MPI header is included: the arguments of these functions are pointers and integers in every MPI library. A function of one
  * language may call that of another one (MPICH's Fortran calls its C), so only the outermost call has an effect.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../../posixshim/shim/nv.h"
 
@@ -144,18 +149,59 @@ static bool reported(const char *path)
 	return false;
 }
 
-/* private_file returns the path of a file name of MPI if it is in the mount and each rank has a file of its own there; else NULL.
- * A file name of ROMIO may begin with the name of a driver and a colon. */
-static const char *private_file(const char *name)
+/* in_mount returns the path of a file name of MPI if it is in the mount; else NULL. A file name of ROMIO may begin with the name of a
+ * driver and a colon. */
+static const char *in_mount(const char *name)
 {
 	struct nv_path_at at;
 
-	if (!nv_mounted || name == NULL || one_tree())
+	if (!nv_mounted || name == NULL)
 		return NULL;
 	const char *colon = strchr(name, ':'), *slash = strchr(name, '/');
 	const char *path = colon != NULL && (slash == NULL || colon < slash) ? colon + 1 : name;
 
 	return nv_route(AT_FDCWD, path, &at) ? path : NULL;
+}
+
+/* Files of the mount that several ranks have opened by MPI: a handle of C, or one of Fortran. */
+#define SHARED 256
+static struct {
+	void *file; /* NULL: none. The thread that opens or closes the file owns path */
+	char *path;
+} shared[SHARED];
+static unsigned shared_files; /* how many are open, also those that are not in shared for lack of space */
+
+/* replaced replaces the handle of a place by another one, and returns the place; -1 if none has that handle. */
+static int replaced(void *old, void *new)
+{
+	for (int i = 0; i < SHARED; i++) {
+		void *expected = old;
+
+		if (__atomic_compare_exchange_n(&shared[i].file, &expected, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return i;
+	}
+	return -1;
+}
+
+static void shared_opened(void *file, const char *path)
+{
+	int i = file != NULL ? replaced(NULL, file) : -1;
+
+	__atomic_add_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
+	if (i >= 0)
+		shared[i].path = strdup(path);
+}
+
+static void shared_closing(void *file)
+{
+	int i = file != NULL ? replaced(file, file) : -1;
+
+	if (i < 0)
+		return;
+	free(shared[i].path);
+	shared[i].path = NULL;
+	replaced(file, NULL);
+	__atomic_sub_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Two constants differ between the MPI libraries: the class of the error, and C's MPI_FILE_NULL, which is a variable in Open MPI and
@@ -198,8 +244,8 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 {
 	static file_open *real;
 	static about_communicator *size, *rank;
-	const char *path = private_file(name);
-	int ranks = 1, self = 0;
+	const char *path = in_mount(name);
+	int ranks = 1, self = 0, result = FAILED;
 
 	if (real == NULL)
 		real = (file_open *)find("MPI_File_open");
@@ -208,30 +254,36 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 	if (path != NULL && rank == NULL)
 		rank = (about_communicator *)find("MPI_Comm_rank");
 	/* The library's function returns the error of an invalid communicator. */
-	if (size != NULL && rank != NULL && path != NULL && size(communicator, &ranks) == 0 && ranks > 1 && rank(communicator, &self) == 0) {
+	if (size != NULL && rank != NULL && path != NULL && (size(communicator, &ranks) != 0 || rank(communicator, &self) != 0))
+		ranks = 1;
+	if (ranks > 1 && !one_tree()) {
 		report(path, ranks, self);
 		if (real != NULL) /* it fails, and calls the program's error handler for MPI_FILE_NULL */
 			real(communicator, name, CONTRADICTORY, info, file);
 		*file = no_file();
 		return unsupported();
 	}
-	return real != NULL ? real(communicator, name, mode, info, file) : FAILED;
+	if (real != NULL)
+		result = real(communicator, name, mode, info, file);
+	if (result == 0 && ranks > 1)
+		shared_opened(*file, path);
+	return result;
 }
 
-/* refused_fortran returns whether opening a file by a communicator of Fortran has to be refused. The name is padded with blanks. */
-static bool refused_fortran(const int *communicator, const char *name, size_t length)
+/* shared_fortran returns whether several ranks open a file of the mount by a communicator of Fortran. The name is padded with blanks;
+ * copy gets it without them. */
+static bool shared_fortran(const int *communicator, const char *name, size_t length, char copy[NV_PATH])
 {
 	static void (*size)(const int *, int *, int *), (*rank)(const int *, int *, int *);
 	int ranks = 1, self = 0, error = 0;
-	char copy[NV_PATH];
 
 	while (length > 0 && name[length - 1] == ' ')
 		length--;
-	if (!nv_mounted || length >= sizeof copy)
+	if (!nv_mounted || length >= NV_PATH)
 		return false;
 	memcpy(copy, name, length);
 	copy[length] = '\0';
-	const char *path = private_file(copy);
+	const char *path = in_mount(copy);
 
 	if (path == NULL)
 		return false;
@@ -245,7 +297,8 @@ static bool refused_fortran(const int *communicator, const char *name, size_t le
 	rank(communicator, &self, &error);
 	if (error != 0 || ranks <= 1)
 		return false;
-	report(path, ranks, self);
+	if (!one_tree())
+		report(path, ranks, self);
 	return true;
 }
 
@@ -255,14 +308,21 @@ static void open_fortran(file_open_fortran *real, const int *communicator, char 
 			 size_t length)
 {
 	static const int contradictory = CONTRADICTORY;
-	bool refused = refused_fortran(communicator, name, length);
+	char path[NV_PATH];
+	bool several = shared_fortran(communicator, name, length, path), refused = several && !one_tree();
 	int error = FAILED;
 
+	/* Where the call fails, MPICH's function of mpi_f08 converts a handle that nobody has set. mpi_file_open_ calls MPI_File_open, which is
+	 * interposed, too, and sets the handle. */
+	if (refused)
+		real = (file_open_fortran *)find("mpi_file_open_");
 	if (real != NULL)
 		real(communicator, name, refused ? &contradictory : mode, info, file, &error, length);
 	if (refused) {
 		*file = 0; /* MPI_FILE_NULL in the Fortran of every library */
 		error = unsupported();
+	} else if (several && error == 0) {
+		shared_opened((void *)(uintptr_t)*file, in_mount(path));
 	}
 	if (ierror != NULL)
 		*ierror = error;
@@ -289,7 +349,7 @@ static void synced(bool ok)
 	int saved = errno;
 
 	if (ok && nv_mounted && one_tree() && nv_loaded())
-		rt_syncfs(); /* errors were returned by the library's MPI_File_sync */
+		rt_syncfs(); /* what cannot be synced is reported by the library's MPI_File_sync, or by the close */
 	errno = saved;
 }
 
@@ -306,9 +366,82 @@ static void closed(bool ok)
 
 /* In MPI_File_close the libraries first wait for all ranks, then each rank closes the file. A rank that has returned may open the
  * file, and must find the data of all others. So each rank syncs before it waits. */
-C_FUNCTION(MPI_File_close, synced(true), closed, (void **file), file)
-FORTRAN_FUNCTION(mpi_file_close_, synced(true), closed, (int *file, int *ierror), file, &result)
-FORTRAN_FUNCTION(mpi_file_close_f08_, synced(true), closed, (int *file, int *ierror), file, &result)
+static void closing(void *file)
+{
+	synced(true);
+	shared_closing(file);
+}
+
+C_FUNCTION(MPI_File_close, closing(*file), closed, (void **file), file)
+FORTRAN_FUNCTION(mpi_file_close_, closing((void *)(uintptr_t)*file), closed, (int *file, int *ierror), file, &result)
+FORTRAN_FUNCTION(mpi_file_close_f08_, closing((void *)(uintptr_t)*file), closed, (int *file, int *ierror), file, &result)
+
+/* ---- MPI_File_preallocate ---- */
+
+/* ROMIO has one rank write zeros, which would replace what others write before that rank closes the file. So each rank extends the file. A
+ * negative result is that of the library's function. */
+static int preallocate(void *file, int64_t size)
+{
+	int i = file != NULL ? replaced(file, file) : -1, fd, error;
+
+	if (i < 0 || shared[i].path == NULL)
+		return -1;
+	fd = open(shared[i].path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	error = posix_fallocate(fd, 0, size);
+	if (close(fd) != 0 || error != 0)
+		return FAILED;
+	return 0;
+}
+
+typedef int file_preallocate(void *file, int64_t size);
+file_preallocate nv_MPI_File_preallocate NV_CALL("MPI_File_preallocate");
+int nv_MPI_File_preallocate(void *file, int64_t size)
+{
+	static file_preallocate *real;
+	int result = size > 0 ? preallocate(file, size) : -1;
+
+	if (real == NULL)
+		real = (file_preallocate *)find("MPI_File_preallocate");
+	return result >= 0 ? result : real != NULL ? real(file, size) : FAILED;
+}
+
+#define FORTRAN_PREALLOCATE(symbol)                                                                                       \
+	void nv_##symbol(const int *file, const int64_t *size, int *ierror) NV_CALL(#symbol);                             \
+	void nv_##symbol(const int *file, const int64_t *size, int *ierror)                                               \
+	{                                                                                                                 \
+		static void (*real)(const int *, const int64_t *, int *);                                                 \
+		int result = *size > 0 ? preallocate((void *)(uintptr_t)*file, *size) : -1;                               \
+                                                                                                                          \
+		if (real == NULL)                                                                                         \
+			real = (void (*)(const int *, const int64_t *, int *))find(#symbol);                              \
+		if (result < 0 && real != NULL)                                                                           \
+			real(file, size, &result);                                                                        \
+		if (ierror != NULL)                                                                                       \
+			*ierror = result >= 0 ? result : FAILED;                                                          \
+	}
+
+FORTRAN_PREALLOCATE(mpi_file_preallocate_)
+FORTRAN_PREALLOCATE(mpi_file_preallocate_f08_)
+
+/* ---- MPI_Barrier ---- */
+
+/* What this rank has written is synced before the barrier, and what others have is visible after it. */
+static void waiting(void)
+{
+	synced(__atomic_load_n(&shared_files, __ATOMIC_SEQ_CST) > 0);
+}
+
+static void waited(bool ok)
+{
+	if (ok)
+		waiting();
+}
+
+C_FUNCTION(MPI_Barrier, waiting(), waited, (void *communicator), communicator)
+FORTRAN_FUNCTION(mpi_barrier_, waiting(), waited, (int *communicator, int *ierror), communicator, &result)
+FORTRAN_FUNCTION(mpi_barrier_f08_, waiting(), waited, (int *communicator, int *ierror), communicator, &result)
 
 #define FORTRAN_ALL(init, init_thread, finalize)                                                        \
 	FORTRAN_FUNCTION(init, begin(), end, (int *ierror), &result)                                    \
