@@ -59,16 +59,32 @@ func TestSharedFiles(t *testing.T) {
 				build = append(build, "-DPNETCDF")
 			}
 			program := compile(t, s, "mpicc"+mpi.suffix, "shared.c", append(build, "-Wall", "-Wextra", "-Werror")...)
-			alikeInTree(t, s, "", whole, func(dir string) [][]string {
-				var all [][]string
-				for _, run := range []struct {
-					ranks int
-					what  string
-				}{{4, "write"}, {2, "read"}, {3, "read"}} {
-					all = append(all, demo.MPIRun("mpirun"+mpi.suffix, run.ranks, "env", mpi.variable, program, dir, run.what))
-				}
-				return all
-			})
+			writeAndRead(t, s, "mpirun"+mpi.suffix, "env", mpi.variable, program)
+		})
+	}
+}
+
+// writeAndRead runs a program that writes with 4 ranks, and reads with 2 and with 3.
+func writeAndRead(t *testing.T, s *demo.Stage, launcher string, argv ...string) {
+	alikeInTree(t, s, "", whole, func(dir string) (all [][]string) {
+		for _, run := range []struct {
+			ranks int
+			what  string
+		}{{4, "write"}, {2, "read"}, {3, "read"}} {
+			all = append(all, demo.MPIRun(launcher, run.ranks, append(argv[:len(argv):len(argv)], dir, run.what)...))
+		}
+		return all
+	})
+}
+
+// TestBarrier checks that MPI_Barrier orders the writes of ranks to the same bytes of a file, which parallel HDF5 needs, and makes them visible.
+func TestBarrier(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			need(t, "mpirun"+mpi.suffix)
+			s := newStage(t)
+			program := compile(t, s, "mpicc"+mpi.suffix, "barrier.c", "-Wall", "-Wextra", "-Werror")
+			writeAndRead(t, s, "mpirun"+mpi.suffix, "env", mpi.variable, program)
 		})
 	}
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef PNETCDF
 #include <pnetcdf.h>
 #endif
@@ -66,14 +67,17 @@ static void mpiio(int write, int strided)
 	MPI_Type_free(&view);
 }
 
-static void hdf5(int write, int chunked)
+/* With filled, one rank writes fill values first, and nothing is flushed. */
+static void hdf5(int write, int chunked, int filled)
 {
+	const double value = -7;
 	hsize_t dims[] = {ROWS, COLUMNS}, chunk[] = {50, 100}, start[] = {(hsize_t)first, 0}, count[] = {(hsize_t)rows, COLUMNS};
 	hid_t access = H5Pcreate(H5P_FILE_ACCESS), together = H5Pcreate(H5P_DATASET_XFER), properties = H5Pcreate(H5P_DATASET_CREATE);
 
 	NEED(H5Pset_fapl_mpio(access, MPI_COMM_WORLD, MPI_INFO_NULL) >= 0 && H5Pset_dxpl_mpio(together, H5FD_MPIO_COLLECTIVE) >= 0);
 	NEED(H5Pset_obj_track_times(properties, 0) >= 0 && H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY) >= 0);
 	NEED(!chunked || H5Pset_chunk(properties, 2, chunk) >= 0);
+	NEED(!filled || H5Pset_fill_value(properties, H5T_NATIVE_DOUBLE, &value) >= 0);
 	hid_t f = write ? H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access) : H5Fopen(path, H5F_ACC_RDONLY, access);
 	hid_t space = H5Screate_simple(2, dims, NULL), memory = H5Screate_simple(2, count, NULL);
 
@@ -81,7 +85,10 @@ static void hdf5(int write, int chunked)
 	hid_t d = write ? H5Dcreate(f, "a", H5T_NATIVE_DOUBLE, space, H5P_DEFAULT, properties, H5P_DEFAULT) : H5Dopen(f, "a", H5P_DEFAULT);
 
 	NEED(d >= 0);
-	if (write) {
+	if (write && filled) {
+		NEED(H5Dwrite(d, H5T_NATIVE_DOUBLE, memory, space, H5P_DEFAULT, all[first]) >= 0);
+		usleep(rank == 0 ? 200000 : 0); /* the rank that wrote the fill values closes the file last */
+	} else if (write) {
 		NEED(H5Dwrite(d, H5T_NATIVE_DOUBLE, memory, space, H5P_DEFAULT, all[first]) >= 0);
 		NEED(H5Fflush(f, H5F_SCOPE_GLOBAL) >= 0);
 		NEED(H5Dwrite(d, H5T_NATIVE_DOUBLE, memory, space, together, all[first]) >= 0);
@@ -92,6 +99,37 @@ static void hdf5(int write, int chunked)
 	}
 	NEED(H5Dclose(d) >= 0 && H5Sclose(space) >= 0 && H5Sclose(memory) >= 0 && H5Fclose(f) >= 0);
 	NEED(H5Pclose(access) >= 0 && H5Pclose(together) >= 0 && H5Pclose(properties) >= 0);
+}
+
+/* Attributes of many groups, which are changed twice. The ranks share the writing of metadata. */
+static void groups(int write)
+{
+	enum { GROUPS = 1000, CHANGES = 3 };
+	hid_t access = H5Pcreate(H5P_FILE_ACCESS), space = H5Screate(H5S_SCALAR);
+
+	NEED(H5Pset_fapl_mpio(access, MPI_COMM_WORLD, MPI_INFO_NULL) >= 0);
+	hid_t f = write ? H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access) : H5Fopen(path, H5F_ACC_RDONLY, access);
+
+	NEED(f >= 0);
+	for (int change = write ? 0 : CHANGES; change <= CHANGES - write; change++)
+		for (int i = 0; i < GROUPS; i++) {
+			char group[20];
+			int got = 0;
+
+			snprintf(group, sizeof group, "g%d", i);
+			hid_t g = write && change == 0 ? H5Gcreate(f, group, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT) : H5Gopen(f, group, H5P_DEFAULT);
+			hid_t a = write && change == 0 ? H5Acreate(g, "a", H5T_NATIVE_INT, space, H5P_DEFAULT, H5P_DEFAULT) : H5Aopen(g, "a", H5P_DEFAULT);
+
+			NEED(g >= 0 && a >= 0);
+			if (write) {
+				NEED(H5Awrite(a, H5T_NATIVE_INT, &change) >= 0);
+			} else {
+				NEED(H5Aread(a, H5T_NATIVE_INT, &got) >= 0);
+				NEED(got == CHANGES - 1);
+			}
+			NEED(H5Aclose(a) >= 0 && H5Gclose(g) >= 0);
+		}
+	NEED(H5Fclose(f) >= 0 && H5Sclose(space) >= 0 && H5Pclose(access) >= 0);
 }
 
 #ifdef PNETCDF
@@ -137,8 +175,12 @@ int main(int argc, char **argv)
 	}
 	for (int chunked = 0; chunked < 2; chunked++) {
 		name(argv[1], chunked ? "chunked.h5" : "whole.h5");
-		hdf5(write, chunked);
+		hdf5(write, chunked, 0);
+		name(argv[1], chunked ? "filledchunks.h5" : "filled.h5");
+		hdf5(write, chunked, 1);
 	}
+	name(argv[1], "groups.h5");
+	groups(write);
 	name(argv[1], "classic.nc");
 	netcdf(write);
 	MPI_Barrier(MPI_COMM_WORLD);
