@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x10f5b8a7
+const protocol uint32 = 0xcf1f5342
 
 // The calls, by their line in calls.txt.
 const (
@@ -56,7 +56,8 @@ const (
 	callStatvfs   uint32 = 57
 	callFstatvfs  uint32 = 58
 	callSyncfs    uint32 = 59
-	callAdvise    uint32 = 60
+	callBarrier   uint32 = 60
+	callAdvise    uint32 = 61
 )
 
 // dispatch makes the call of a request.
@@ -347,6 +348,12 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 	case callSyncfs:
 		if m.complete() {
 			err = p.Syncfs()
+			return result, err
+		}
+	case callBarrier:
+		entering := m.int()
+		if m.complete() {
+			err = p.Barrier(entering)
 			return result, err
 		}
 	case callAdvise:

@@ -240,6 +240,31 @@ func copyPath(buf []byte, path string, err error) (int, error) {
 	return copy(buf, path), nil
 }
 
+// An exchanger is a file system whose files other processes change. Publish makes what this process has written visible to them,
+// Refresh makes visible here what they have published.
+type exchanger interface {
+	Publish() error
+	Refresh() error
+}
+
+// Barrier is called before MPI_Barrier, with entering other than 0, and behind it.
+func (p *Process) Barrier(entering int) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	var errs []error
+	for _, m := range p.mounts {
+		fs, ok := m.mount.FS.(exchanger)
+		switch {
+		case !ok || !m.writable():
+		case entering != 0:
+			errs = append(errs, fs.Publish())
+		default:
+			errs = append(errs, fs.Refresh())
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Syncfs makes all acknowledged changes durable, in all mounts.
 func (p *Process) Syncfs() error {
 	p.mu.RLock()

@@ -66,12 +66,24 @@ func TestCosts(t *testing.T) {
 		require.NoError(t, f.Close())
 		require.NoError(t, a.Rename(root, "/tmp", root, "/own", 0))
 	}
+	shared := a.open("/shared", unix.O_CREAT|unix.O_RDWR)
+	put(t, shared, 0, text('s', 8000))
+	barrier := func() {
+		require.NoError(t, a.Publish())
+		require.NoError(t, a.Refresh())
+	}
+	barrier()
 	for _, c := range []struct {
 		what        string
 		do          func()
 		rank, index int
 		requests    string
 	}{
+		{"barrier", barrier, 0, 0, "Map"},
+		{"write, barrier", func() {
+			put(t, shared, 100, "hello")
+			barrier()
+		}, 2, 1, "Publish Map"},
 		{"create, write, close", func() { a.write("/new", text('c', 4096)) }, 2, 1, "Open Close"},
 		{"create, close", func() { require.NoError(t, a.open("/empty", unix.O_CREAT|unix.O_WRONLY).Close()) }, 0, 1, "Open Close"},
 		{"read an own file", func() { a.read("/own") }, 0, 0, "Open Close"},

@@ -230,8 +230,8 @@ func (fs *FS) publishAt(dir microfs.Ino, path string, follow bool) error {
 	return nil
 }
 
-// publishAll publishes all written data.
-func (fs *FS) publishAll() error {
+// Publish makes all written data durable, and visible to other processes that open its files or call Refresh.
+func (fs *FS) Publish() error {
 	var errs []error
 	for _, in := range fs.open() {
 		errs = append(errs, in.lockAndPublish())
@@ -239,10 +239,21 @@ func (fs *FS) publishAll() error {
 	return errors.Join(errs...)
 }
 
+// Refresh makes open files show the data that others have published.
+func (fs *FS) Refresh() error {
+	var errs []error
+	for _, in := range fs.open() {
+		in.lock()
+		errs = append(errs, in.refresh())
+		in.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
 // Sync publishes the data of all files, and makes data and names durable. Open files then show data that others have
 // published before.
 func (fs *FS) Sync() error {
-	errs := []error{fs.publishAll()}
+	errs := []error{fs.Publish()}
 	for _, in := range fs.open() {
 		in.lock()
 		errs = append(errs, in.refresh(), in.closeOldShard())
@@ -256,7 +267,7 @@ func (fs *FS) Sync() error {
 
 // Vacate publishes all data, and leaves the own partition to another process. A later write takes the partition back.
 func (fs *FS) Vacate() error {
-	err := fs.publishAll()
+	err := fs.Publish()
 	if fs.own != nil {
 		err = errors.Join(err, fs.own.Vacate())
 	}

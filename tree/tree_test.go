@@ -52,6 +52,27 @@ func TestOneFile(t *testing.T) {
 	assert.Empty(t, a.shards(), "what is mapped no more is removed")
 }
 
+// TestInTurn checks that of processes that write to the same bytes in turn the last one wins, if each publishes before the next one writes,
+// whoever closes the file last. A process that refreshes sees what others have published.
+func TestInTurn(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	fa := a.open("/f", unix.O_CREAT|unix.O_RDWR)
+	fb := b.open("/f", unix.O_RDWR)
+	put(t, fa, 0, "zeros ")
+	require.NoError(t, a.Publish())
+	require.NoError(t, b.Refresh())
+	assert.Equal(t, "zeros ", get(t, fb))
+	put(t, fb, 2, "two")
+	require.NoError(t, b.Publish())
+	require.NoError(t, b.Publish(), "there is nothing to publish")
+	require.NoError(t, a.Refresh())
+	assert.Equal(t, "zetwo ", get(t, fa))
+	require.NoError(t, fb.Close())
+	require.NoError(t, fa.Close())
+	assert.Equal(t, "zetwo ", b.read("/f"))
+}
+
 // TestTwoDescriptors: two descriptors of a process see each other's writes at once.
 func TestTwoDescriptors(t *testing.T) {
 	r := newRig(t, 1)

@@ -717,6 +717,18 @@ func nvmecr_rt_syncfs() (answer int64) {
 	return result(0, process.Syncfs())
 }
 
+// barrier: MPI_Barrier: before it other processes can see what this one has written, behind it this one sees theirs
+//
+//export nvmecr_rt_barrier
+func nvmecr_rt_barrier(entering int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain("barrier", &answer)
+	process.Drain()
+	return result(0, process.Barrier(int(entering)))
+}
+
 // advise: posix_fadvise
 //
 //export nvmecr_rt_advise

@@ -427,21 +427,24 @@ FORTRAN_PREALLOCATE(mpi_file_preallocate_f08_)
 
 /* ---- MPI_Barrier ---- */
 
-/* What this rank has written is synced before the barrier, and what others have is visible after it. */
-static void waiting(void)
+static void exchange(bool entering)
 {
-	synced(__atomic_load_n(&shared_files, __ATOMIC_SEQ_CST) > 0);
+	int saved = errno;
+
+	if (__atomic_load_n(&shared_files, __ATOMIC_SEQ_CST) > 0 && one_tree() && nv_loaded())
+		rt_barrier(entering); /* what cannot be published is reported by the next sync or close */
+	errno = saved;
 }
 
 static void waited(bool ok)
 {
-	if (ok)
-		waiting();
+	(void)ok;
+	exchange(false);
 }
 
-C_FUNCTION(MPI_Barrier, waiting(), waited, (void *communicator), communicator)
-FORTRAN_FUNCTION(mpi_barrier_, waiting(), waited, (int *communicator, int *ierror), communicator, &result)
-FORTRAN_FUNCTION(mpi_barrier_f08_, waiting(), waited, (int *communicator, int *ierror), communicator, &result)
+C_FUNCTION(MPI_Barrier, exchange(true), waited, (void *communicator), communicator)
+FORTRAN_FUNCTION(mpi_barrier_, exchange(true), waited, (int *communicator, int *ierror), communicator, &result)
+FORTRAN_FUNCTION(mpi_barrier_f08_, exchange(true), waited, (int *communicator, int *ierror), communicator, &result)
 
 #define FORTRAN_ALL(init, init_thread, finalize)                                                        \
 	FORTRAN_FUNCTION(init, begin(), end, (int *ierror), &result)                                    \

@@ -62,6 +62,7 @@ struct nv_runtime {
 	int64_t (*statvfs)(int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len);
 	int64_t (*fstatvfs)(int64_t h, void *out, size_t out_len);
 	int64_t (*syncfs)(void);
+	int64_t (*barrier)(int32_t entering);
 	int64_t (*advise)(int64_t h, int64_t off, int64_t n, int32_t advice);
 };
 
@@ -126,6 +127,7 @@ struct nv_runtime {
 	"nvmecr_rt_statvfs", \
 	"nvmecr_rt_fstatvfs", \
 	"nvmecr_rt_syncfs", \
+	"nvmecr_rt_barrier", \
 	"nvmecr_rt_advise"
 
 /* The functions that the wrappers hide, looked up when first used. */
@@ -416,6 +418,7 @@ int64_t nv_remote_fstatfs(int server, int64_t h, void *out, size_t out_len);
 int64_t nv_remote_statvfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len);
 int64_t nv_remote_fstatvfs(int server, int64_t h, void *out, size_t out_len);
 int64_t nv_remote_syncfs(int server);
+int64_t nv_remote_barrier(int server, int32_t entering);
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice);
 
 /* open: opens a file, returns its handle */
@@ -1255,6 +1258,20 @@ static inline int64_t rt_syncfs(void)
 	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_remote_syncfs(server) : nv_rt.syncfs();
+	return nv_leave(&visit, result);
+}
+
+/* barrier: MPI_Barrier: before it other processes can see what this one has written, behind it this one sees theirs */
+static inline int64_t rt_barrier(int entering)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_path_server(0);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_remote_barrier(server, entering) : nv_rt.barrier(entering);
 	return nv_leave(&visit, result);
 }
 

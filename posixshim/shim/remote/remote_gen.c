@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "remote.h"
 
-const uint32_t nv_protocol = 0x10f5b8a7;
+const uint32_t nv_protocol = 0xcf1f5342;
 
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -460,9 +460,17 @@ int64_t nv_remote_syncfs(int server)
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
+int64_t nv_remote_barrier(int server, int32_t entering)
 {
 	struct nv_message m = {.server = server, .call = 60};
+
+	nv_put_number(&m, entering);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
+{
+	struct nv_message m = {.server = server, .call = 61};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
