@@ -89,6 +89,18 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
+// TestSharedPointers writes by the file pointer that ranks share, and changes the size of a file of all ranks.
+func TestSharedPointers(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			need(t, "mpirun"+mpi.suffix)
+			s := newStage(t)
+			program := compile(t, s, "mpicc"+mpi.suffix, "pointers.c", "-Wall", "-Wextra", "-Werror")
+			writeAndRead(t, s, "mpirun"+mpi.suffix, "env", mpi.variable, program)
+		})
+	}
+}
+
 // TestSharedFileOfPython writes a shared HDF5 file by h5py over MPI-IO, and reads it with other numbers of ranks.
 func TestSharedFileOfPython(t *testing.T) {
 	need(t, "mpirun.openmpi", python, "python:mpi4py", "python:h5py._debian_h5py_mpi")

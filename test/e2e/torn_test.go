@@ -136,7 +136,7 @@ func (s *torn) tear(k aKill) {
 	argv := append(append([]string{s.Nvmecr, "run", "--timeout", k.timeout.String()}, s.flags...), "--", "sh", "-c", script)
 	run, err := s.Start(argv, "STAGE="+s.Dir)
 	require.NoError(s.t, err)
-	s.await(run, 1+s.random.IntN(60))
+	s.await(run, 2+s.random.IntN(60)) // the first line of a log is no promise: the directory may not exist
 	time.Sleep(time.Duration(s.random.Int64N(int64(20 * time.Millisecond))))
 	begin := time.Now()
 	k.hit(s, run)
