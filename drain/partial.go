@@ -109,12 +109,19 @@ func (p *partial) open(l *Level) (err error) {
 	if err := p.o.at("directory"); err != nil {
 		return err
 	}
-	if err := l.root.MkdirAll(p.name); err != nil {
-		return err
+	for try := 1; ; try++ {
+		if err := l.root.MkdirAll(p.name); err != nil {
+			return err
+		}
+		// Another process may have completed the set meanwhile, and renamed the directory.
+		if p.root, err = l.root.Sub(p.name); !errors.Is(err, fs.ErrNotExist) || try == openTries {
+			return err
+		}
 	}
-	p.root, err = l.root.Sub(p.name)
-	return err
 }
+
+// openTries is how often a directory is created that other processes have renamed as soon as it was there.
+const openTries = 10
 
 func (p *partial) close() {
 	if p.journal != nil {
