@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -388,6 +389,15 @@ func (w *world) wrote(f *modelFile, place uint32, i int) byte {
 	return s.data[i]
 }
 
+// awaitAdoptions waits until the adoptions have ended. A late one would also find what a new client has written and not published.
+func (w *world) awaitAdoptions() {
+	for ended := false; !ended; time.Sleep(time.Millisecond) {
+		w.r.x.mu.Lock()
+		ended = len(w.r.x.adoptions) == 0
+		w.r.x.mu.Unlock()
+	}
+}
+
 // crash kills all processes and the index, and starts the index again.
 func (w *world) crash() {
 	w.note("all are killed")
@@ -402,6 +412,7 @@ func (w *world) crash() {
 			w.adopted(f, 0, 1, 2)
 		}
 	}
+	w.awaitAdoptions()
 }
 
 func (w *world) step() {
