@@ -5,8 +5,8 @@
  * With --view=rank several ranks that open one path by MPI_File_open would each get a file of their own: the call is refused with an
  * MPI error. With --view=job MPI_File_sync also makes the data visible here that other ranks have synced, since an MPI library may
  * do nothing in a rank that has not written. MPI_File_close syncs the file before the library waits for the other ranks. While
- * a file is open that several ranks have opened by MPI, MPI_Barrier syncs, too: programs as HDF5 let one rank write, wait in a barrier,
- * and let another rank write to the same bytes, as local file systems permit.
+ * a file is open that several ranks have opened by MPI, MPI_Barrier publishes what this rank has written, and refreshes what it sees:
+ * programs such as HDF5 let one rank write, wait in a barrier, and let another rank write to the same bytes, as local file systems permit.
  *
  * No MPI header is included: the arguments of these functions are pointers and integers in every MPI library. A function of one
  * language may call that of another one (MPICH's Fortran calls its C), so only the outermost call has an effect.
