@@ -3,6 +3,7 @@ package fuseview
 import (
 	"context"
 	"math"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -19,6 +20,8 @@ type file struct {
 	handle  posixshim.Handle
 	mapped  bool        // opened by the preload library, to map it
 	written atomic.Bool // since the last sync
+
+	borrowed sync.RWMutex // shared by withOpen while it uses handle, exclusive for Release; the lock after node.mu
 }
 
 var _ interface {
@@ -68,11 +71,24 @@ func (n *node) add(h int) *file {
 	return f
 }
 
-// anyOpen returns an open file of the node, nil if there is none.
-func (n *node) anyOpen() *file {
+// withOpen calls do with the handle of an open file of the node. It returns false without calling do if no file is
+// open. The handle stays valid meanwhile, even if the last process closes the file.
+func (n *node) withOpen(do func(posixshim.Handle) error) (bool, error) {
+	f := n.borrow()
+	if f == nil {
+		return false, nil
+	}
+	defer f.borrowed.RUnlock()
+	return true, do(f.handle)
+}
+
+// borrow returns an open file whose Release waits for borrowed.RUnlock, nil if there is none.
+func (n *node) borrow() *file {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for f := range n.open {
+		// Never waits: Release removes the file from open before it locks borrowed.
+		f.borrowed.RLock()
 		return f
 	}
 	return nil
@@ -174,6 +190,8 @@ func (f *file) Release(context.Context) syscall.Errno {
 	f.node.mu.Lock()
 	delete(f.node.open, f)
 	f.node.mu.Unlock()
+	f.borrowed.Lock()
+	defer f.borrowed.Unlock()
 	return f.node.tree.errno(f.node.tree.process.Release(f.handle))
 }
 

@@ -111,10 +111,11 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 // open file: in a tree, later reads then see data that other ranks have written.
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	var attr microfs.Attr
-	var err error
-	if f := n.anyOpen(); f != nil {
-		attr, err = n.tree.process.FileAttr(f.handle)
-	} else {
+	open, err := n.withOpen(func(h posixshim.Handle) (err error) {
+		attr, err = n.tree.process.FileAttr(h)
+		return err
+	})
+	if !open {
 		attr, err = n.tree.process.Attr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
@@ -126,15 +127,12 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 
 // Setattr implements chmod(2), chown(2), utimensat(2), truncate(2), and the same calls on descriptors.
 func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	f, ok := h.(*file)
-	if !ok {
-		f = n.anyOpen()
-	}
+	own, ofFile := h.(*file)
 	p := n.tree.process
 	size, cut := in.GetSize()
 	if cut {
 		var err error
-		if own, writable := h.(*file); writable {
+		if ofFile {
 			err = p.Ftruncate(own.handle, int64(size), math.MaxInt64)
 		} else {
 			err = p.Truncate(n.pathAt(""), int64(size), math.MaxInt64)
@@ -146,8 +144,15 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	// A request without changes, from chown(path, -1, -1), updates the ctime.
 	if set := change(in); set != (microfs.SetAttr{}) || !cut {
 		err := p.SetAttr(n.pathAt(""), unix.AT_SYMLINK_NOFOLLOW, set)
-		if f != nil && err != nil {
-			err = p.SetFileAttr(f.handle, set)
+		switch {
+		case err == nil:
+		case ofFile:
+			err = p.SetFileAttr(own.handle, set)
+		default:
+			open, e := n.withOpen(func(h posixshim.Handle) error { return p.SetFileAttr(h, set) })
+			if open {
+				err = e
+			}
 		}
 		if err != nil {
 			return n.tree.errno(err)

@@ -5,10 +5,12 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -147,6 +149,39 @@ func TestCalls(t *testing.T) {
 			assert.Equal(t, tt.want, sh(v, tt.script))
 		})
 	}
+}
+
+// TestWithOpen closes a file while another call uses its handle.
+func TestWithOpen(t *testing.T) {
+	p := newProcess(t)
+	n := &node{tree: &tree{process: p}}
+	open, err := n.withOpen(func(posixshim.Handle) error { return syscall.EIO })
+	assert.False(t, open)
+	assert.NoError(t, err)
+	h, err := p.Open(posixshim.PathAt{Path: "/f"}, syscall.O_CREAT|syscall.O_RDWR, 0o600)
+	require.NoError(t, err)
+	f := n.add(h)
+	released := make(chan syscall.Errno)
+	open, err = n.withOpen(func(h posixshim.Handle) error {
+		go func() { released <- f.Release(context.Background()) }()
+		assert.Eventually(t, func() bool { // no other call can get the handle now
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return len(n.open) == 0
+		}, time.Minute, time.Microsecond)
+		for range 1000 {
+			if _, err := p.FileAttr(h); err != nil {
+				return err
+			}
+			runtime.Gosched()
+		}
+		return nil
+	})
+	assert.True(t, open)
+	assert.NoError(t, err)
+	assert.Zero(t, <-released)
+	_, err = p.FileAttr(posixshim.Handle(h))
+	assert.ErrorIs(t, err, syscall.EBADF)
 }
 
 // TestDetach checks that Close fails with EBUSY while a view is in use, and that Detach unmounts it and leaves open

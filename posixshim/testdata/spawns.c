@@ -276,8 +276,12 @@ static void *again(void *actions)
 		pid_t pid;
 		int status;
 
-		if (posix_spawnp(&pid, "sh", actions, NULL, argv, environ) == 0)
+		int error = posix_spawnp(&pid, "sh", actions, NULL, argv, environ);
+
+		if (error == 0)
 			waitpid(pid, &status, 0);
+		else
+			printf("posix_spawnp: %s\n", strerrorname_np(error));
 	}
 	return NULL;
 }
