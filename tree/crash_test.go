@@ -235,7 +235,7 @@ func (c *crash) run() (err error) {
 // killIndex kills the index, and drops unwritten data of its device.
 func (c *crash) killIndex() {
 	require.NoError(c.t, c.homeDev.Crash(c.lost))
-	c.index.Close()
+	c.hangUp()
 	_ = c.fs.Unmount()
 }
 

@@ -194,10 +194,7 @@ func (j *job) die(p *process) {
 // replaceIndex kills the index and starts a successor. All processes continue, except with files that had no name.
 func (j *job) replaceIndex() {
 	j.logf("the index is killed")
-	j.index.Close()
-	for _, p := range j.processes {
-		<-p.served
-	}
+	j.hangUp()
 	j.serve()
 	for place := range j.disks {
 		j.index.Adopt(uint32(place))

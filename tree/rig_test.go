@@ -84,6 +84,7 @@ type rig struct {
 
 	mu    sync.Mutex
 	alive map[*rank]struct{}
+	conns []*countedConn // to the present index
 }
 
 func newRig(t testing.TB, partitions int) *rig {
@@ -129,9 +130,21 @@ func (r *rig) serve() {
 
 // stop ends the index. Clients see the same as after a kill.
 func (r *rig) stop() {
-	r.index.Close()
+	r.hangUp()
 	require.NoError(r.t, r.fs.Unmount())
 	require.NoError(r.t, r.homeDev.Close())
+}
+
+// hangUp ends the index, and waits until the ends of all its connections can be seen (Idle), as a kill does.
+func (r *rig) hangUp() {
+	r.index.Close()
+	r.mu.Lock()
+	list := r.conns
+	r.conns = nil
+	r.mu.Unlock()
+	for _, c := range list {
+		<-c.served
+	}
 }
 
 // adopt mounts a partition after the death of its process; or, after the death of the index, through the process's
@@ -181,6 +194,9 @@ func (r *rig) dial() *countedConn {
 	if r.shares {
 		c.window = make([]byte, wire.MaxData)
 	}
+	r.mu.Lock()
+	r.conns = append(r.conns, c)
+	r.mu.Unlock()
 	go func(x *index.Index) {
 		defer close(c.served)
 		_ = x.Serve(far, c.window) // returns an error at the end of the process

@@ -221,7 +221,7 @@ func TestSuccessorAndTheDead(t *testing.T) {
 	fa, fb := a.open("/f", unix.O_CREAT|unix.O_RDWR), b.open("/f", unix.O_RDWR)
 	put(t, fa, 0, "dead ")
 	put(t, fb, 5, "alive")
-	r.index.Close()
+	r.hangUp()
 	a.kill()
 	r.succeed()
 	require.NoError(t, fb.Close())
