@@ -195,6 +195,8 @@ func (j *job) die(p *process) {
 func (j *job) replaceIndex() {
 	j.logf("the index is killed")
 	j.hangUp()
+	j.homeDev.Kill()
+	_ = j.fs.Unmount() // ends its goroutines, which would write a state checkpoint later on
 	j.serve()
 	for place := range j.disks {
 		j.index.Adopt(uint32(place))

@@ -233,6 +233,17 @@ func (f *Faulty) powerOff(random *rand.Rand) error {
 	return f.cache.lose(random, func(lba nvmf.LBA, b []byte) error { return f.run(nvmf.Write, lba, b) })
 }
 
+// Kill ends the process that has opened the queues so far. These queues are closed, and nothing of their commands in
+// flight reaches the device. A volatile cache keeps what it has.
+func (f *Faulty) Kill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range f.queues {
+		q.close()
+	}
+	f.queues = nil
+}
+
 // PowerOn turns the power on after Crash or CutAt: queues can be opened and Reset again.
 func (f *Faulty) PowerOn() {
 	f.mu.Lock()

@@ -175,10 +175,15 @@ func (q *faultyQueue) Close() error {
 	f := q.device
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, p := range q.pending {
-		f.finish(p, nvmf.ErrConnectionLost)
-	}
-	q.pending, q.closed = nil, true
+	q.close()
 	f.queues = slices.DeleteFunc(f.queues, func(x *faultyQueue) bool { return x == q })
 	return nil
+}
+
+// close is Close for a caller that holds the device's lock and removes the queue from the device's list.
+func (q *faultyQueue) close() {
+	for _, p := range q.pending {
+		q.device.finish(p, nvmf.ErrConnectionLost)
+	}
+	q.pending, q.closed = nil, true
 }
