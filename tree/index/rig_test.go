@@ -15,6 +15,7 @@ import (
 
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/memdev"
 	"nvmecr/tree/wire"
 )
@@ -28,6 +29,8 @@ var testRun = uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff")
 type rig struct {
 	t      testing.TB
 	dev    nvmf.Device
+	host   *blocktest.Faulty // the device as the present index has it
+	cache  bool              // that device has a volatile write cache
 	fs     *microfs.FS
 	x      *Index
 	opts   Options
@@ -71,20 +74,37 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
+// attached is a device that ignores Close.
+type attached struct{ nvmf.Device }
+
+func (attached) Close() error { return nil }
+
 func (r *rig) logf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
 
+// start starts an index. The file system of an earlier one that was not stopped ends as with a kill: its goroutines write nothing more.
 func (r *rig) start() {
-	r.fs = mount(r.t, r.dev)
+	if r.fs != nil {
+		r.host.Kill()
+		_ = r.fs.Unmount()
+	}
+	var err error
+	r.host, err = blocktest.NewFaulty(attached{r.dev})
+	require.NoError(r.t, err)
+	if r.cache {
+		r.host.UseVolatileCache()
+	}
+	r.fs = mount(r.t, r.host)
 	r.x = New(r.fs, r.opts)
 }
 
 func (r *rig) stop() {
 	r.x.Close()
 	require.NoError(r.t, r.fs.Unmount())
+	require.NoError(r.t, r.host.Close())
 }
 
 // place returns the partition of a rank.

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
@@ -17,12 +16,9 @@ import (
 func newVolatileRig(t *testing.T) (*rig, *blocktest.Faulty) {
 	r := newRig(t)
 	r.stop()
-	dev, err := blocktest.NewFaulty(r.dev)
-	require.NoError(t, err)
-	dev.UseVolatileCache()
-	r.dev = dev
+	r.cache = true
 	r.start()
-	return r, dev
+	return r, r.host
 }
 
 // TestSyncs checks that a publishing close is durable before its answer, by one flush.
