@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,9 +68,13 @@ type served struct {
 	stop func()
 }
 
-// serve starts a target with one namespace on a free port.
+// addresses counts the addresses of serve.
+var addresses atomic.Uint32
+
+// serve starts a target with one namespace at an address of its own: while the target is stopped, no other one takes its port.
 func serve(t *testing.T, number int, memory target.Backing) *served {
-	return serveAt(t, "127.0.0.1:0", number, memory)
+	n := addresses.Add(1)
+	return serveAt(t, fmt.Sprintf("127.0.%d.%d:0", 4+n/250, 1+n%250), number, memory)
 }
 
 // serveAt starts a target with one namespace at an address.
@@ -79,10 +84,10 @@ func serveAt(t *testing.T, address string, number int, memory target.Backing) *s
 	require.NoError(t, err)
 	addr, err := tgt.Listen(address)
 	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(addr.String())
+	host, port, err := net.SplitHostPort(addr.String())
 	require.NoError(t, err)
 	cfg := config.Default()
-	require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:1"))
+	require.NoError(t, cfg.Set("target", "trtype:TCP traddr:"+host+" trsvcid:"+port+" subnqn:"+nqn+" ns:1"))
 	s := &served{t: t, id: cfg.Targets[0]}
 	s.stop = sync.OnceFunc(func() { assert.NoError(t, tgt.Close(ctx)) })
 	t.Cleanup(s.stop)
