@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"nvmecr/internal/config"
@@ -77,6 +78,9 @@ func (f *testbed) whole() int64 {
 // tight is the size of a namespace that the ranks can fill.
 const tight = "32M"
 
+// addresses counts the addresses of targets. On its own address no other process takes the port of a target that was killed.
+var addresses atomic.Uint32
+
 // external adds targets to the testbed, each behind a relay.
 func (f *testbed) external(targets int) error {
 	for n := range targets {
@@ -84,7 +88,7 @@ func (f *testbed) external(targets int) error {
 		if err != nil {
 			return err
 		}
-		f.server = &server{relay: r, address: "127.0.0.1:0", image: filepath.Join(f.stage.Dir, fmt.Sprintf("%s%d.img", f.name, n))}
+		f.server = &server{relay: r, address: fmt.Sprintf("127.0.2.%d:0", addresses.Add(1)), image: filepath.Join(f.stage.Dir, fmt.Sprintf("%s%d.img", f.name, n))}
 		f.servers = append(f.servers, f.server)
 		if err := f.serve(); err != nil {
 			return err
@@ -141,7 +145,7 @@ func (f *testbed) serve() error {
 			if err != nil {
 				return err
 			}
-			f.target, f.address = job, net.JoinHostPort("127.0.0.1", id.Service)
+			f.target, f.address = job, net.JoinHostPort(id.Address, id.Service)
 			f.relay.pass(f.address)
 			return nil
 		}
