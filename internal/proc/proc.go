@@ -92,6 +92,17 @@ func KillWithEnv(ctx context.Context, name, value string, known ...int) (int, er
 	}
 }
 
+// Stopped reports whether all threads of a process are stopped by a signal. They go on for a while after kill(SIGSTOP) has returned.
+func Stopped(pid int) bool {
+	threads, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/stat"))
+	for _, path := range threads {
+		if fields := fieldsOf(path); len(fields) > 0 && fields[0] != "T" {
+			return false
+		}
+	}
+	return len(threads) > 0
+}
+
 // Ended reports whether a process and all its threads have ended, so that all its files are closed. It may still be a zombie.
 func Ended(pid int) bool {
 	fields := stat(pid)
@@ -127,10 +138,13 @@ func parent(pid int) int {
 }
 
 // stat returns the fields of /proc/PID/stat from the third on (the state);
-// none if there is no such process. The second is a name in parentheses that
-// may contain anything.
-func stat(pid int) []string {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+// none if there is no such process.
+func stat(pid int) []string { return fieldsOf(filepath.Join("/proc", strconv.Itoa(pid), "stat")) }
+
+// fieldsOf is stat for a file, of a process or of a thread. The second field is
+// a name in parentheses that may contain anything.
+func fieldsOf(path string) []string {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil
 	}

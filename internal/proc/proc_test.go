@@ -51,6 +51,17 @@ func TestEnded(t *testing.T) {
 	assert.Error(t, shell.Wait())
 }
 
+func TestStopped(t *testing.T) {
+	shell, sleep := start(t)
+	assert.False(t, Stopped(sleep))
+	require.NoError(t, syscall.Kill(sleep, syscall.SIGSTOP))
+	require.Eventually(t, func() bool { return Stopped(sleep) }, hang, time.Millisecond)
+	KillTree(shell.Process.Pid)
+	assert.Error(t, shell.Wait())
+	gone(t, sleep)
+	assert.False(t, Stopped(sleep), "it has ended")
+}
+
 func TestKillTree(t *testing.T) {
 	shell, sleep := start(t)
 	assert.Contains(t, Descendants(os.Getpid()), sleep)
