@@ -54,7 +54,7 @@ func TestLateWriter(t *testing.T) {
 	pid := printed(t, late, 1)[0]
 	stopped, err := strconv.Atoi(pid)
 	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(stopped, syscall.SIGSTOP))
+	stop(t, stopped)
 
 	elsewhere := "XDG_STATE_HOME=" + filepath.Join(s.Dir, "tmp")
 	next, err := s.Start(append(s.RunFlags("x", "--takeover", "--target", targets[1]), "sh", "-c", "cat /nvmecr/late; echo next > /nvmecr/late"), elsewhere)
@@ -120,7 +120,7 @@ func TestSurvivorOfAnotherRun(t *testing.T) {
 			// The command holds the lock of the store until it ends, and its end continues stopped processes.
 			require.Eventually(t, func() bool { return proc.Ended(old.PID()) }, hang, time.Millisecond)
 			if c.stopped {
-				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+				stop(t, pid)
 			}
 			defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 	"nvmecr/internal/demo/demotest"
+	"nvmecr/internal/proc"
 )
 
 // waiting is the number of tests that run in parallel. They mostly wait: for processes, losses and pauses; their ranks sleep while they
@@ -104,6 +106,13 @@ func serve(t *testing.T, s *demo.Stage, args ...string) (*demo.Job, string) {
 		time.Sleep(time.Millisecond)
 	}
 	return job, job.Stdout.Lines()[0]
+}
+
+// stop stops a process. Without the wait a thread of it could still answer a request.
+func stop(t *testing.T, pid int) {
+	t.Helper()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	require.Eventually(t, func() bool { return proc.Stopped(pid) || proc.Ended(pid) }, hang, time.Millisecond)
 }
 
 // digest is a checksum of a file.

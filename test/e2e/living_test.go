@@ -145,7 +145,7 @@ func TestLeaseOverAbsence(t *testing.T) {
 	t.Parallel()
 	for name, absent := range map[string]func(t *testing.T, s *demo.Stage, job *demo.Job, again []string){
 		"stopped": func(t *testing.T, s *demo.Stage, job *demo.Job, _ []string) {
-			require.NoError(t, syscall.Kill(job.PID(), syscall.SIGSTOP))
+			stop(t, job.PID())
 			time.Sleep(3 * time.Second) // longer than the interval of renewals
 			require.NoError(t, syscall.Kill(job.PID(), syscall.SIGCONT))
 		},

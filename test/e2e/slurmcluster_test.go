@@ -151,6 +151,10 @@ func (c *slurmCluster) signal(job *demo.Job, s syscall.Signal) {
 	c.t.Helper()
 	pid, err := childOf(job.PID())
 	require.NoError(c.t, err)
+	if s == syscall.SIGSTOP {
+		stop(c.t, pid)
+		return
+	}
 	require.NoError(c.t, syscall.Kill(pid, s))
 }
 

@@ -33,7 +33,7 @@ func TestTreeStopped(t *testing.T) {
 		if name, number, _ := strings.Cut(text, " "); name == "one" {
 			pid, err := strconv.Atoi(number)
 			require.NoError(t, err)
-			require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			stop(t, pid)
 		}
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "go1"), nil, 0o600))
@@ -41,7 +41,7 @@ func TestTreeStopped(t *testing.T) {
 
 	index := (&torn{Stage: s, t: t}).processes("serve")
 	for _, pid := range index {
-		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		stop(t, pid)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "go2"), nil, 0o600))
 	after := regexp.MustCompile(`^Input/output error after ([0-9.]+) s$`).FindStringSubmatch(said(5)[4])

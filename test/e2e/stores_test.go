@@ -184,7 +184,7 @@ func TestStoppedTarget(t *testing.T) {
 	require.NoError(t, err)
 	for _, p := range proc.Descendants(run) {
 		if line, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline"); err == nil && strings.Contains(string(line), "--until-eof") {
-			require.NoError(t, syscall.Kill(p, syscall.SIGSTOP))
+			stop(t, p)
 		}
 	}
 	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
