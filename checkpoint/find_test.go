@@ -283,6 +283,28 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// TestEvident checks which series are checkpoints beyond doubt.
+func TestEvident(t *testing.T) {
+	for _, c := range []struct{ lines, want string }{
+		{"-1 input/mesh1.vtk,-1 input/mesh2.vtk,0 frame_1.png", ""},
+		{"0 melt.1.0,1 melt.1.1,-1 mesh.1", "melt.{step}.*"},
+		{"0 plt00100,1 plt00100,0 chk00100,1 chk00100", "chk{step}"},
+		{"0 out/Step_1/x,0 a/ckpt-7,0 log.7", "a/ckpt-{step} out/Step_{step}/x"},
+		{"-1 it_1/x", ""},
+		{"0 it_1/x,-1 it_1/y", ""},
+	} {
+		t.Run(c.lines, func(t *testing.T) {
+			list, err := Find(files(t, strings.Split(c.lines, ",")...), "", Job{Ranks: 2})
+			require.NoError(t, err)
+			var have []string
+			for _, s := range Evident(list) {
+				have = append(have, s.Pattern)
+			}
+			assert.Equal(t, c.want, strings.Join(have, " "))
+		})
+	}
+}
+
 func TestPattern(t *testing.T) {
 	for _, c := range []struct {
 		pattern, path string

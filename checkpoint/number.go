@@ -89,15 +89,26 @@ func isLetter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
 }
 
+// Worded reports whether a word in front of {step} says that the pattern is of checkpoints: a word for a step, or for a checkpoint.
+func Worded(pattern string) bool {
+	before, _, ok := strings.Cut(pattern, stepPlace)
+	if !ok {
+		return false
+	}
+	before = before[strings.LastIndexByte(before, '/')+1:]
+	word := newNumber(before+"0", span{len(before), len(before) + 1}, span{0, len(before) + 1}).word
+	return endsIn(word, stepWords) || endsIn(word, checkpointWords)
+}
+
 // findStep returns the number of a path that counts steps, by the rules of the package comment. rank tells which of the
-// numbers are the number of the rank. worded is true if a word in front of the number marks it as a step.
-func findStep(path string, all []number, rank rankPlace) (at span, worded, ok bool) {
+// numbers are the number of the rank.
+func findStep(path string, all []number, rank rankPlace) (at span, ok bool) {
 	var some, others []number
 	for i, n := range all {
 		switch {
 		case n.excluded:
 		case endsIn(n.word, stepWords):
-			return n.span, true, true
+			return n.span, true
 		case rank.is[i]:
 			others = append(others, n)
 		default:
@@ -109,16 +120,15 @@ func findStep(path string, all []number, rank rankPlace) (at span, worded, ok bo
 	}
 	for _, n := range some {
 		if endsIn(n.word, checkpointWords) {
-			return n.span, true, true
+			return n.span, true
 		}
 	}
 	for _, n := range some {
 		if n.whole(path) {
-			return n.span, false, true
+			return n.span, true
 		}
 	}
-	at, ok = lastNumber(some)
-	return at, false, ok
+	return lastNumber(some)
 }
 
 // lastNumber returns the first number without a letter before it of the last

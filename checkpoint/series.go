@@ -16,8 +16,7 @@ type Series struct {
 	Pattern string
 	Sets    []Set // oldest first
 
-	named  bool // sets are distinguished by names, not numbers
-	worded bool // a word says that these are steps, or checkpoints
+	named bool // sets are distinguished by names, not numbers
 }
 
 // Newest returns the last complete set. ok is false if none is complete.
@@ -63,14 +62,14 @@ func Find(files []File, text string, job Job) ([]Series, error) {
 	} else {
 		for _, f := range files {
 			all, rank := numbers(f.Path), places.of(f.Path)
-			at, worded, ok := findStep(f.Path, all, rank)
+			at, ok := findStep(f.Path, all, rank)
 			if !ok {
 				continue
 			}
 			stem := stemOf(f.Path, at, all, rank.is)
 			c := found[stem]
 			if c == nil {
-				c = &collector{Series: Series{Pattern: stem, worded: worded}, job: job}
+				c = &collector{Series: Series{Pattern: stem}, job: job}
 				found[stem] = c
 			}
 			c.add(f, at, rank.is)
@@ -100,7 +99,7 @@ func Choose(list []Series) (*Series, error) {
 	if len(list) == 0 {
 		return nil, ErrNone
 	}
-	for _, counts := range []func(*Series) bool{(*Series).ofRanks, func(s *Series) bool { return s.worded }} {
+	for _, counts := range []func(*Series) bool{(*Series).ofRanks, (*Series).worded} {
 		some := slices.DeleteFunc(slices.Clone(list), func(s Series) bool { return !counts(&s) })
 		if len(list) > 1 && len(some) > 0 {
 			list = some
@@ -117,6 +116,32 @@ func Choose(list []Series) (*Series, error) {
 		return nil, fmt.Errorf("%w: %s", ErrSeveral, strings.Join(patterns, ", "))
 	}
 	return &list[0], nil
+}
+
+// Evident returns the series that are checkpoints beyond doubt, so that old ones may be removed without asking: those with a word for a step or a checkpoint
+// in front of the number; or, if there is none, those with files of several ranks. Others may be input or results.
+func Evident(list []Series) (some []Series) {
+	for _, is := range []func(*Series) bool{(*Series).worded, (*Series).ofSeveral} {
+		for i := range list {
+			if is(&list[i]) {
+				some = append(some, list[i])
+			}
+		}
+		if len(some) > 0 {
+			break
+		}
+	}
+	return some
+}
+
+func (s *Series) worded() bool { return Worded(s.Pattern) }
+
+// ofSeveral reports whether several ranks have files of one set.
+func (s *Series) ofSeveral() bool {
+	return slices.ContainsFunc(s.Sets, func(set Set) bool {
+		ranks := set.Ranks()
+		return len(ranks) > 1 && ranks[len(ranks)-2] >= 0
+	})
 }
 
 // ofRanks reports whether a rank has a file of the series. Job scripts write the others.
