@@ -99,31 +99,3 @@ func (p *partial) has(file int) bool {
 	}
 	return f.Size > 0
 }
-
-// removeAbandoned removes the files of older sets of the series that were never completed. A run copies only the newest set, so no process
-// continues the older ones. Files that cannot be removed stay for the next Put.
-func (l *Level) removeAbandoned(p *partial) {
-	d, ok := l.root.(hostDir)
-	if !ok {
-		return // the owner of an area removes its incomplete sets
-	}
-	now, err := d.changed(p.name) // by the clock of the file system: the journal was created just now
-	if err != nil {
-		return
-	}
-	names, _ := l.in(partialDir)
-	for _, name := range names {
-		dir := path.Join(partialDir, name)
-		s, err := l.manifest(dir)
-		if dir == p.name || err != nil || s.Pattern != p.set.Pattern || !s.Ended.Before(p.set.Ended) {
-			continue
-		}
-		if last, err := d.changed(dir); err != nil || now.Sub(last) < abandoned {
-			continue
-		}
-		aside := path.Join(removalDir, uuid.NewString())
-		if l.root.MkdirAll(removalDir) == nil && l.root.Rename(dir, aside) == nil {
-			_ = l.root.RemoveAll(aside) // if that fails, the next call tries again
-		}
-	}
-}

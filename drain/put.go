@@ -49,6 +49,8 @@ type Options struct {
 	Background bool
 	// Incremental shares equal data with the previous set, in directories that support it (CanShare).
 	Incremental bool
+	// Replace removes older sets of the series, the oldest first, if there is no space for the next one. The newest stays.
+	Replace bool
 	// Share is the part of the set that this process copies and reads back, if several processes put the set
 	// together.
 	Share Share
@@ -107,12 +109,19 @@ func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, e
 	if have, err := find(l, s); have != nil || err != nil {
 		return have, err
 	}
-	set, err := l.put(ctx, s, src, o)
-	if errors.Is(err, errOthers) && o.Peers != "" { // the hosts of the peers have failed
-		o.Peers = ""
-		set, err = l.put(ctx, s, src, o)
+	for {
+		set, err := l.put(ctx, s, src, o)
+		switch {
+		case errors.Is(err, errOthers) && o.Peers != "": // the hosts of the peers have failed
+			o.Peers = ""
+		case isFull(err) && o.Share.Of <= 1:
+			if err := l.makeSpace(s, o.Replace, err); err != nil {
+				return nil, err
+			}
+		default:
+			return set, err
+		}
 	}
-	return set, err
 }
 
 func (l *Level) put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
