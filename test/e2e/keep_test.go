@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -42,9 +43,38 @@ func TestKeepWithoutLevel2(t *testing.T) {
 	s.View = config.ViewJob
 	dir := filepath.Join(s.Dir, "lustre")
 	require.NoError(t, os.Mkdir(dir, 0o700))
-	script := `mv ` + dir + ` ` + dir + `.away; for i in 1 2 3; do echo $i > /nvmecr/ck.$i; done
-		i=0; while [ -e /nvmecr/ck.1 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done; ls /nvmecr`
+	script := `mv ` + dir + ` ` + dir + `.away; for i in 1 2 3; do echo $i > /nvmecr/ckpt.$i; done
+		i=0; while [ -e /nvmecr/ckpt.1 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done; ls /nvmecr`
 	r := sh(t, s, script, "--level2", dir, "--keep", "1", "--size", "64M")
-	assert.Equal(t, "ck.3\n", r.ok(t))
+	assert.Equal(t, "ckpt.3\n", r.ok(t))
 	assert.Contains(t, r.stderr, "second level "+dir+": not a directory")
+}
+
+// TestKeepOthers checks that without a pattern only files that are evidently checkpoints are removed.
+func TestKeepOthers(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.View = config.ViewJob
+	r := sh(t, s, "mkdir /nvmecr/in; for i in 1 2 3; do echo $i > /nvmecr/in/mesh_$i.vtk; echo $i > /nvmecr/ckpt.$i; done", "--keep", "1", "--size", "64M")
+	r.ok(t)
+	assert.Equal(t, 1, strings.Count(r.stderr, "nvmecr: --keep removes no file of in/mesh_{step}.vtk"), r.stderr)
+	assert.Contains(t, r.stderr, "--level2-pattern")
+	assert.Equal(t, "ckpt.3\nin\nmesh_1.vtk\nmesh_2.vtk\nmesh_3.vtk\n", sh(t, s, "cd /nvmecr; ls; ls in", "--keep", "1", "--level2-pattern", "ckpt.{step}").ok(t))
+	assert.Equal(t, "in\nmesh_3.vtk\n", sh(t, s, "rm /nvmecr/ckpt.3", "--keep", "1", "--level2-pattern", "in/mesh_{step}.vtk").ok(t)+sh(t, s, "cd /nvmecr; ls; ls in").ok(t))
+}
+
+// TestKeepAfterStepBack lets a job go on from an earlier checkpoint. What it writes then has smaller numbers than older checkpoints, and stays on each level.
+func TestKeepAfterStepBack(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.View = config.ViewJob
+	dir := filepath.Join(s.Dir, "lustre")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	flags := []string{"--level2", dir, "--keep", "1", "--size", "64M"}
+	on := func() []string { return levels(t, call(t, s, "checkpoints", "--level2", dir, "--json")) }
+	sh(t, s, "echo 9 > /nvmecr/ckpt.9", flags...).ok(t)
+	sh(t, s, "echo 1 > /nvmecr/ckpt.1; echo 2 > /nvmecr/ckpt.2", "--keep", "1").ok(t)
+	assert.Equal(t, []string{"2 [store] true", "9 [store level2] true"}, on())
+	sh(t, s, "rm /nvmecr/ckpt.*; echo 1 > /nvmecr/ckpt.1; echo 2 > /nvmecr/ckpt.2", flags[:4]...).ok(t)
+	assert.Equal(t, []string{"2 [store level2] true", "9 [level2] true"}, on())
 }

@@ -168,36 +168,36 @@ func (f *follower) copyToTargets(o *drainOptions, list []drain.Series, r round) 
 	}
 	for _, s := range due {
 		err = errors.Join(err, f.newestReadable(s, r, protected, func(c *drain.Checkpoint) error {
-			err := f.copyOne(o, areas.Copies, s.Pattern, c, f.throttled(s, c, r, pace{count: 1}))
+			put, err := f.copyOne(o, areas.Copies, s.Pattern, c, f.throttled(s, c, r, pace{count: 1}))
 			if errors.Is(err, syscall.ENOSPC) {
 				f.tooLarge[c.Name] = c.Ended()
 			}
-			if err != nil || o.keep == 0 {
+			if err != nil {
 				return err
 			}
-			return o.retain(areas.Copies, s.Pattern)
+			return f.retain(areas.Copies, s.Pattern, put)
 		}))
 	}
 	return errors.Join(err, unusable, areas.close())
 }
 
-func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string, c *drain.Checkpoint, how drain.Options) error {
+func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string, c *drain.Checkpoint, how drain.Options) (*drain.Set, error) {
 	src := newStoreSource(f.cmd.Context(), &o.reader)
 	defer src.Close()
 	src.readCopies(o.copies, c.Copied)
 	s, err := o.newDrained(src, pattern, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	put, err := areas.Put(f.cmd.Context(), s, src, o.dependencies, how)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := supersede(areas, put); err != nil {
-		return err
+		return nil, err
 	}
 	fmt.Fprintf(f.cmd.OutOrStdout(), "%s: %s of %s copied to other targets\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())))
-	return nil
+	return put, nil
 }
 
 // A setLevel is a level that lists and removes sets.
@@ -230,9 +230,9 @@ func supersede(level setLevel, put *drain.Set) error {
 	return err
 }
 
-// retain removes all but the newest o.keep checkpoints of a pattern from a level. A checkpoint that has lost parts of its copies does
-// not count as kept, so that the newest whole one is never removed in its favor.
-func (o *drainOptions) retain(level setLevel, pattern string) error {
+// retain removes all but the newest o.keep checkpoints of a pattern from a level, and the one that was copied last: after a step back in a job, older
+// numbers are newer. A checkpoint that has lost parts of its copies does not count as kept, so that the newest whole one is never removed in its favor.
+func (o *drainOptions) retain(level setLevel, pattern string, last *drain.Set) error {
 	sets, err := wholeSets(level)
 	if err != nil {
 		return err
@@ -241,6 +241,8 @@ func (o *drainOptions) retain(level setLevel, pattern string) error {
 		kept := 0
 		for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 			switch set := s.Checkpoints[i].Drained; {
+			case last != nil && set.Same(last):
+				kept = min(kept+1, o.keep)
 			case kept == o.keep:
 				if err := level.Remove(set); err != nil {
 					return err

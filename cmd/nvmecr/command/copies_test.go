@@ -122,12 +122,20 @@ func TestRetain(t *testing.T) {
 	left := drain.NewCopies(areas[:2], []string{"a", "b"}, drain.Code{}) // has only a part of 9
 	require.Equal(t, []string{"1 true", "2 true", "9 false"}, names(left))
 	o := &drainOptions{keep: 1}
-	require.NoError(t, o.retain(left, "ck.{step}"))
+	require.NoError(t, o.retain(left, "ck.{step}", nil))
 	assert.Equal(t, []string{"2 true", "9 false"}, names(left))
 	put("8", 0, 1)
 	put("10", 0, 1)
-	require.NoError(t, o.retain(left, "ck.{step}"))
+	require.NoError(t, o.retain(left, "ck.{step}", nil))
 	assert.Equal(t, []string{"10 true"}, names(left))
+
+	put("5", 0, 1)
+	put("6", 0, 1)
+	sets, err := left.Sets()
+	require.NoError(t, err)
+	six := slices.IndexFunc(sets, func(s drain.Set) bool { return s.Name == "6" })
+	require.NoError(t, o.retain(left, "ck.{step}", &sets[six]))
+	assert.Equal(t, []string{"10 true", "6 true"}, names(left), "the last copied one stays")
 }
 
 // emptyFiles is a drain.Source.

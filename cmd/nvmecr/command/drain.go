@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -104,6 +105,7 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
 	all := true
+	var last *drain.Set
 	switch {
 	case !o.all:
 		slices.Reverse(pending)
@@ -111,8 +113,8 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		pending = pending[max(len(pending)-o.keep, 0):]
 	}
 	for _, c := range pending {
-		err := o.copySet(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share})
-		if err != nil {
+		put, err := o.copySet(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit), Share: share, Replace: o.keep > 0})
+		if last = put; err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 			all = false
 		}
@@ -121,7 +123,7 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		}
 	}
 	if all && o.keep > 0 && share.Number == 0 {
-		if err := o.retain(o.level, series.Pattern); err != nil {
+		if err := o.retain(o.level, series.Pattern, last); err != nil {
 			o.fail(err)
 		}
 	}
@@ -152,18 +154,18 @@ func (o *drainOptions) check() (limit nvmf.Bytes, err error) {
 	return limit, nil
 }
 
-func (o *drainOptions) copySet(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) error {
+func (o *drainOptions) copySet(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) (*drain.Set, error) {
 	quiet := how.Share.Number > 0 // process 0 prints
 	if c.Drained != nil && quiet {
-		return nil
+		return nil, nil
 	}
 	if c.Drained != nil {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: is in %s\n", printable(c.Name), printable(c.Drained.Dir))
-		return nil
+		return c.Drained, nil
 	}
 	s, err := o.newDrained(src, pattern, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.Compress = drain.Compression(o.cfg.Compress)
 	var b bar
@@ -176,8 +178,11 @@ func (o *drainOptions) copySet(cmd *cobra.Command, src *storeSource, pattern str
 	if errors.Is(err, drain.ErrChanged) {
 		err = fmt.Errorf("%w: the job is writing it again; run drain once more", err)
 	}
+	if !how.Replace && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
+		err = fmt.Errorf("%w (with --keep N older checkpoints there are removed)", err)
+	}
 	if err != nil || quiet {
-		return err
+		return nil, err
 	}
 	if err = supersede(o.level, put); err == nil {
 		more := ""
@@ -189,5 +194,5 @@ func (o *drainOptions) copySet(cmd *cobra.Command, src *storeSource, pattern str
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied to %s%s\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())), printable(put.Dir), more)
 	}
-	return err
+	return put, err
 }

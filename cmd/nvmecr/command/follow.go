@@ -51,6 +51,9 @@ type follower struct {
 	// changes the follower does not try again, since each try costs the job time.
 	tooLarge map[string]time.Time
 
+	removable map[string]bool // patterns of which old checkpoints are removed
+	spared    map[string]bool // other patterns, already printed; see checkpoint.Stem
+
 	noAreas map[string]bool // errors, already printed, about targets without a copy area
 }
 
@@ -96,7 +99,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return err
 		}
 	}
-	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, retention: kept, series: map[string]*seriesState{}, noAreas: map[string]bool{}, damaged: map[string]bool{}, tooLarge: map[string]time.Time{}}
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, retention: kept, series: map[string]*seriesState{}, noAreas: map[string]bool{}, damaged: map[string]bool{}, tooLarge: map[string]time.Time{}, spared: map[string]bool{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hurry := make(chan struct{}, 1)
@@ -202,6 +205,7 @@ func (f *follower) runRound(o *drainOptions, r round) error {
 		return err
 	}
 	f.listTime, f.lost = time.Since(begin), o.lost
+	f.findRemovable(list)
 	if r == roundDue {
 		o.lowerPriority = drain.LowerPriority
 	}
@@ -212,7 +216,7 @@ func (f *follower) runRound(o *drainOptions, r round) error {
 		err = errors.Join(err, f.copy(o, list, r))
 	}
 	for i := range list {
-		err = errors.Join(err, f.retention.apply(&list[i], r == roundLast))
+		err = errors.Join(err, f.retention.apply(&list[i], r == roundLast, f.mayRemove))
 	}
 	return err
 }
@@ -233,14 +237,13 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 			if r != roundLast { // after the job other hosts may no longer run peers
 				how.Peers = os.Getenv(config.RunVariable)
 			}
-			if err := o.copySet(f.cmd, src, s.Pattern, c, how); err != nil {
+			how.Replace = o.keep > 0 && f.removable[s.Pattern]
+			put, err := o.copySet(f.cmd, src, s.Pattern, c, how)
+			if err != nil {
 				return err
 			}
 			f.state(s).since, f.state(s).last = 0, time.Now()
-			if o.keep == 0 {
-				return nil
-			}
-			return o.retain(o.level, s.Pattern)
+			return f.retain(o.level, s.Pattern, put)
 		}))
 	}
 	return err

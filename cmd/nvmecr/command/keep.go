@@ -39,8 +39,9 @@ func parseRetention(text string) (k retention, err error) {
 }
 
 // apply removes checkpoints from the tree of a run, the oldest complete ones first. Before the end of the job, a
-// checkpoint that may still be written to neither counts nor is removed.
-func (k retention) apply(s *drain.Series, ended bool) error {
+// checkpoint that may still be written to neither counts nor is removed. The one that was written last stays, too: after a step back in a job, older
+// numbers are newer. mayRemove is asked before anything is removed.
+func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Series) bool) error {
 	stored := slices.DeleteFunc(s.Stored(), func(c *drain.Checkpoint) bool { return !ended && !settled(c) })
 	if k == (retention{}) || len(stored) < 2 || k.count > 0 && len(stored) <= k.count {
 		return nil
@@ -53,17 +54,61 @@ func (k retention) apply(s *drain.Series, ended bool) error {
 	if err != nil {
 		return err
 	}
-	newest, have := stored[len(stored)-1], freeOfRanks(m.FS)
-	for _, c := range stored[:len(stored)-1] {
-		if k.count > 0 && len(stored) <= k.count || k.auto && have > spare*newest.Size() {
+	for _, c := range k.surplus(stored, freeOfRanks(m.FS)) {
+		if !mayRemove(s) {
 			break
 		}
 		if err = removeFiles(m.FS, s.Pattern, c.Files); err != nil {
 			break
 		}
-		stored, have = stored[1:], have+c.Size() // approximate: ranks free the blocks later, when they learn of the removal
 	}
 	return errors.Join(err, m.Close())
+}
+
+// surplus returns the checkpoints to remove. stored are the complete ones, oldest first, and have is the free space.
+func (k retention) surplus(stored []*drain.Checkpoint, have int64) (list []*drain.Checkpoint) {
+	newest, count := stored[len(stored)-1], len(stored)
+	last := slices.MaxFunc(stored, func(a, b *drain.Checkpoint) int { return a.Ended().Compare(b.Ended()) })
+	for _, c := range stored[:len(stored)-1] {
+		switch {
+		case k.count > 0 && count <= k.count || k.auto && have > spare*newest.Size():
+			return list
+		case c != last:
+			list = append(list, c)
+			count, have = count-1, have+c.Size() // approximate: ranks free the blocks later, when they learn of the removal
+		}
+	}
+	return list
+}
+
+// findRemovable finds the patterns of which old checkpoints are removed: that of the user, or those whose files are checkpoints beyond doubt.
+func (f *follower) findRemovable(list []drain.Series) {
+	series := plainSeries(list)
+	if f.pattern == "" {
+		series = checkpoint.Evident(series)
+	}
+	f.removable = map[string]bool{}
+	for i := range series {
+		f.removable[series[i].Pattern] = true
+	}
+}
+
+// mayRemove reports whether old checkpoints of the series are removed. If not, it says so once.
+func (f *follower) mayRemove(s *drain.Series) bool {
+	if stem := checkpoint.Stem(s.Pattern); !f.removable[s.Pattern] && !f.spared[stem] {
+		f.spared[stem] = true
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "nvmecr: --keep removes no file of %s, since the names do not say that these are checkpoints: "+
+			"if they are, name them with --level2-pattern\n", printable(s.Pattern))
+	}
+	return f.removable[s.Pattern]
+}
+
+// retain is drainOptions.retain for patterns of which old checkpoints are removed.
+func (f *follower) retain(level setLevel, pattern string, last *drain.Set) error {
+	if f.keep == 0 || !f.removable[pattern] {
+		return nil
+	}
+	return f.drainOptions.retain(level, pattern, last)
 }
 
 // spare is the space that auto leaves free, as a multiple of the newest checkpoint. The free space of a single rank

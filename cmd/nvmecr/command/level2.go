@@ -92,14 +92,7 @@ func (o *levelReader) close() {
 
 // choose returns the series to use. Without a pattern there must be one at most.
 func choose(list []drain.Series, command string) (*drain.Series, error) {
-	plain := make([]checkpoint.Series, len(list))
-	for i, s := range list {
-		plain[i].Pattern = s.Pattern
-		for _, c := range s.Checkpoints {
-			plain[i].Sets = append(plain[i].Sets, c.Set)
-		}
-	}
-	chosen, err := checkpoint.Choose(plain)
+	chosen, err := checkpoint.Choose(plainSeries(list))
 	if err != nil {
 		if len(list) > 0 {
 			err = fmt.Errorf("%w; say which is meant, as in: nvmecr %s '%s'", err, command, list[0].Pattern)
@@ -112,6 +105,18 @@ func choose(list []drain.Series, command string) (*drain.Series, error) {
 		}
 	}
 	return nil, checkpoint.ErrNone
+}
+
+// plainSeries returns series without the levels of their checkpoints.
+func plainSeries(list []drain.Series) []checkpoint.Series {
+	plain := make([]checkpoint.Series, len(list))
+	for i, s := range list {
+		plain[i].Pattern = s.Pattern
+		for _, c := range s.Checkpoints {
+			plain[i].Sets = append(plain[i].Sets, c.Set)
+		}
+	}
+	return plain
 }
 
 // requireLevel2 returns a usage error if there is no second level.
