@@ -21,6 +21,7 @@
 //	DIR/STORE/.draining/melt.600+ID/     the same, with processes of other hosts
 //	DIR/STORE/.peers/RUN.ID              a process of another host of a run; empty
 //	DIR/STORE/.removing/ID/              what is being removed
+//	DIR/STORE/.run                       the run that uses the level, which renews the time of the file; see store.TakeDirectory
 //
 // If each rank has a tree of its own (--view=rank), the path of a file begins with rankN/. The name of
 // a set's directory is for people; programs read the manifest. If

@@ -18,6 +18,8 @@ import (
 const (
 	partialDir = ".draining"
 	removalDir = ".removing"
+	// RunFile is the name of a file that says which run uses the level.
+	RunFile = ".run"
 )
 
 // A Level is a directory that keeps the sets of a store.

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
@@ -32,10 +35,15 @@ type Lease struct {
 	ended sync.WaitGroup
 	lost  sync.Once // for the one message that another run has the store
 
+	before []uuid.UUID // the earlier runs in the records, which have ended or have lost the store
+
 	mirrors  sync.Mutex         // guards the fields below
 	degraded []nvmf.TransportID // lost targets of mirrors
 	since    time.Time          // when the first of them was lost, in this run or before; zero: none
 }
+
+// Follows reports whether the lease is known to have replaced that of a run. A nil Lease has replaced none.
+func (l *Lease) Follows(run uuid.UUID) bool { return l != nil && slices.Contains(l.before, run) }
 
 // A pace has the intervals of a lease.
 type pace struct {
@@ -71,6 +79,7 @@ func takeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 		if r == nil {
 			continue
 		}
+		l.before = append(l.before, r.Run)
 		l.since = earlier(l.since, r.Degraded)
 		if reservationKey(r.Run) >= reservationKey(cfg.Run) { // the clock of its host is ahead of the local one
 			if cfg.Run, err = NewRun(r.Run); err != nil {

@@ -158,6 +158,11 @@ func (o *runOptions) withStore(ctx context.Context, dir *store.StateDir, argv []
 		return 0, err
 	}
 	defer stop()
+	leaveLevel2, err := o.takeLevel2(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer leaveLevel2()
 	leave, err := o.serve()
 	if err != nil {
 		return 0, err

@@ -1,10 +1,16 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
+	"nvmecr/drain"
+	"nvmecr/drain/s3"
 	"nvmecr/internal/config"
+	"nvmecr/internal/store"
 )
 
 // checkFresh refuses to start a store over while the second level has checkpoints of the store. The next run would continue from the
@@ -23,6 +29,19 @@ func (o *runOptions) checkFresh() error {
 	}
 	return fmt.Errorf("--fresh: the second level %s has %s of store %q, such as %s, and the next run would go on with them: move them away or remove them, or use another --name or --level2",
 		o.cfg.Level2, count(len(sets), "checkpoint"), o.cfg.Name, printable(sets[0].Dir))
+}
+
+// takeLevel2 marks the directory of the store on the second level as used by this run, and refuses it while another run uses it: a store of the same
+// name, on another host or of another job.
+func (o *runOptions) takeLevel2(ctx context.Context) (leave func(), err error) {
+	if o.cfg.Level2 == "" || strings.HasPrefix(o.cfg.Level2, s3.Scheme) || o.joined || o.oneLevel {
+		return func() {}, nil
+	}
+	lease, err := store.TakeDirectory(ctx, o.cfg, filepath.Join(o.cfg.Level2, o.cfg.Name), drain.RunFile, o.lease.Follows, lineLogger(o.stderr))
+	if err != nil {
+		return nil, err
+	}
+	return lease.End, nil
 }
 
 // stage restores the newest checkpoint from copies or the second level before the job, if the store does not have it.
