@@ -21,6 +21,8 @@ type Checkpoint struct {
 	// Need lists the files of Copied that are missing from the store or incomplete there.
 	Need    []int
 	Drained *Set // nil if it is not on the second level
+	// Lacking lists the files of Drained that are missing from the store or incomplete there.
+	Lacking []int
 }
 
 // A Series has the checkpoints of a pattern on all levels.
@@ -150,15 +152,15 @@ func (s *Series) addDrained(d *Set, name string, stored storedFiles) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
 		if c.Drained == nil && d.matches(c.Files) {
-			if c.Drained = d; !c.Complete() {
-				c.Stored, c.Missing = false, nil
+			if c.Drained, c.Lacking = d, c.compare(d, s, stored); !c.Complete() {
+				c.Stored, c.Missing, c.Elsewhere = false, nil, len(c.Lacking) == 0
 			}
 			return
 		}
 	}
 	c := Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Drained: d}
-	lacking := c.compare(d, s, stored)
-	c.Elsewhere = len(lacking) == 0
+	c.Lacking = c.compare(d, s, stored)
+	c.Elsewhere = len(c.Lacking) == 0
 	s.Checkpoints = append(s.Checkpoints, c)
 }
 

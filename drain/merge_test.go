@@ -139,8 +139,37 @@ func TestMergeElsewhere(t *testing.T) {
 			}
 			got = find(Merge(list, files, nil, copies, ""), func(c *Checkpoint) *Set { return c.Drained })
 			require.NotNil(t, got)
+			assert.Len(t, got.Lacking, c.need)
 			assert.Equal(t, c.inStore, got.InStore())
 			assert.Len(t, got.Replaced, c.replaced)
+		})
+	}
+}
+
+// TestMergeIncomplete merges a set of the second level with the same set of a store that is not complete there.
+func TestMergeIncomplete(t *testing.T) {
+	s, _, _ := ofRanks(t, "400", 3, 10)
+	for _, c := range []struct {
+		name    string
+		edit    func(f *checkpoint.File)
+		lacking []int
+		inStore bool
+	}{
+		{"lost", func(f *checkpoint.File) { f.Lost = true }, []int{1}, false},
+		{"not closed", func(f *checkpoint.File) { f.Closed = false }, []int{1}, false},
+		{"of a file that others have", func(*checkpoint.File) {}, nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := s.asFiles()
+			c.edit(&files[1])
+			set := checkpoint.Set{Name: s.Name, Files: files, Missing: []checkpoint.Part{{Path: "/melt.400.1"}}}
+			merged := Merge([]checkpoint.Series{{Pattern: s.Pattern, Sets: []checkpoint.Set{set}}}, files, nil, []Set{*s}, "")
+			require.Len(t, merged, 1)
+			require.Len(t, merged[0].Checkpoints, 1)
+			got := merged[0].Checkpoints[0]
+			assert.True(t, got.Complete())
+			assert.Equal(t, c.lacking, got.Lacking)
+			assert.Equal(t, c.inStore, got.InStore())
 		})
 	}
 }

@@ -315,3 +315,29 @@ func TestDrainInTime(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, call(t, s, "checkpoints").ok(t), "store, level2")
 }
+
+// TestLevel2PartLost removes a file of the newest checkpoint from the store. Only that file is copied back, unless the user names a checkpoint that the store
+// has as a whole.
+func TestLevel2PartLost(t *testing.T) {
+	t.Parallel()
+	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
+		t.Run(string(view), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.View = view
+			dir := filepath.Join(s.Dir, "lustre")
+			require.NoError(t, os.Mkdir(dir, 0o700))
+			flags := []string{"--level2", dir, "--size", "64M"}
+			ranks := func(script string) string {
+				return "for r in 0 1; do PMI_SIZE=2 PMI_RANK=$r sh -c '" + script + "' & done; wait"
+			}
+			sh(t, s, ranks("head -c 300000 /dev/urandom > /nvmecr/ckpt.1.$PMI_RANK"), flags...).ok(t)
+			want := sh(t, s, "cd /nvmecr; sha1sum ckpt.*; ls -l --time-style=full-iso ckpt.*", flags[:2]...).ok(t)
+			sh(t, s, "PMI_SIZE=2 PMI_RANK=1 rm /nvmecr/ckpt.1.1", flags[:2]...).ok(t)
+			r := sh(t, s, "cd /nvmecr; sha1sum ckpt.*; ls -l --time-style=full-iso ckpt.*", flags[:2]...)
+			assert.Equal(t, want, r.ok(t))
+			assert.Contains(t, r.stderr, ": 1, 1 file of 293 KiB copied back from "+filepath.Join(dir, "default", "ckpt.1"))
+			assert.Contains(t, call(t, s, "restore", "--checkpoint", "1", "--level2", dir).ok(t), "1: 2 files of 586 KiB copied from ")
+		})
+	}
+}

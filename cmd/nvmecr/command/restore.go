@@ -127,7 +127,11 @@ func (o *restoreOptions) origins(c *drain.Checkpoint) (list []origin) {
 		list = append(list, origin{level: levelCopies, set: c.Copied, need: append([]int{}, c.Need...), get: o.copies.Get})
 	}
 	if c.Drained != nil && o.from != levelCopies {
-		list = append(list, origin{level: levelSecond, set: c.Drained, get: o.level.Get})
+		from := origin{level: levelSecond, set: c.Drained, get: o.level.Get}
+		if !c.InStore() && len(c.Lacking) < len(c.Drained.Files) {
+			from.need = c.Lacking
+		}
+		list = append(list, from)
 	}
 	return list
 }
