@@ -89,8 +89,16 @@ func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, err
 		return nil, err
 	}
 	var sets []*checkpoint.Set
+	copied := 0
 	for _, c := range s.Stored() {
-		sets = append(sets, &c.Set)
+		if copiedBack(&c.Set) {
+			copied++
+		} else {
+			sets = append(sets, &c.Set)
+		}
+	}
+	if len(sets) == 0 && copied > 0 {
+		return nil, fmt.Errorf("store %q: the checkpoints of %s were copied there with the times that they had: there is nothing to measure until the job has written one", o.cfg.Name, s.Pattern)
 	}
 	if len(sets) == 0 {
 		return nil, fmt.Errorf("store %q: no complete checkpoint matches %s: there is nothing to measure yet", o.cfg.Name, s.Pattern)
@@ -105,6 +113,12 @@ func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, err
 		a.Every = interval.Every(level, interval.Level{Cost: level.Cost, MTBF: time.Duration(o.mtbf2)})
 	}
 	return a, nil
+}
+
+// copiedBack reports whether files of a checkpoint were created after the last change: they were copied there, so their times do not tell how
+// long the application wrote.
+func copiedBack(s *checkpoint.Set) bool {
+	return slices.ContainsFunc(s.Files, func(f checkpoint.File) bool { return f.Created.After(s.Ended()) })
 }
 
 // measure sets the cost and the interval of a from complete checkpoints, oldest first. With a mean time between

@@ -247,7 +247,7 @@ func (f *found) cost(mtbf string, begin time.Time) string {
 	}
 	var sets []*checkpoint.Set
 	for i := range series.Sets {
-		if s := &series.Sets[i]; s.Complete() && s.Begun().After(begin) {
+		if s := &series.Sets[i]; s.Complete() && s.Begun().After(begin) && !copiedBack(s) {
 			sets = append(sets, s)
 		}
 	}
