@@ -84,8 +84,8 @@ func TestCheckShards(t *testing.T) {
 	}
 }
 
-// TestRetain checks that the newest checkpoints of each level are kept. A checkpoint that has lost parts of its copies does not count.
-func TestRetain(t *testing.T) {
+// newAreas returns three copy areas in memory.
+func newAreas(t *testing.T) []*drain.Level {
 	const size = 16 * nvmf.MiB
 	areas := make([]*drain.Level, 3)
 	for i := range areas {
@@ -97,6 +97,12 @@ func TestRetain(t *testing.T) {
 		require.NoError(t, err)
 		areas[i] = drain.OpenArea(fs, fmt.Sprint("area ", i))
 	}
+	return areas
+}
+
+// TestRetain checks that the newest checkpoints of each level are kept. A checkpoint that has lost parts of its copies does not count.
+func TestRetain(t *testing.T) {
+	areas := newAreas(t)
 	put := func(name string, on ...int) {
 		some := make([]*drain.Level, len(areas))
 		for _, i := range on {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/checkpoint"
+	"nvmecr/drain"
 	"nvmecr/internal/cli"
+	"nvmecr/internal/config"
 )
 
 // exitUnknown is the exit status if it cannot be determined whether there is a complete checkpoint. cli.Failure means
@@ -20,7 +23,7 @@ import (
 const exitUnknown = 2
 
 type latestOptions struct {
-	setReader
+	levelReader
 	json  bool
 	files bool
 }
@@ -44,7 +47,7 @@ several ranks have written must have been closed by all of them.
 
 The exit status is 0 if there is a complete checkpoint, 1 if there is none, and 2 if that cannot
 be determined: a partition cannot be read, the same ranks have no files of several
-checkpoints, or the command line is wrong. With
+checkpoints, the only complete ones are on other levels (outside of a run, which copies the newest back when it begins), or the command line is wrong. With
 --json, which prints all checkpoints, it is 0 if all could be read.`,
 		Example: `  nvmecr latest                              # 400
   step=$(nvmecr latest 'melt.{step}.*')      # of one kind of files
@@ -61,7 +64,7 @@ checkpoints, or the command line is wrong. With
 			return cli.Status(exitUnknown)
 		},
 	}
-	o.bindSets(cmd)
+	o.bindSets(cmd, "level2", "copies")
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print all checkpoints with their files as JSON [NVMECR_JSON]")
 	cli.AddSwitch(cmd.Flags(), &o.files, "files", "", "print the paths of its files instead of the step [NVMECR_FILES]")
 	return cmd
@@ -73,6 +76,11 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 	if err != nil {
 		return err
 	}
+	var away *drain.Checkpoint
+	if !o.json {
+		away = o.newestAway(cmd, list, pattern)
+		defer o.close()
+	}
 	if o.tree {
 		clearRanks(list)
 	}
@@ -82,7 +90,37 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 	if o.failed {
 		return cli.Status(exitUnknown)
 	}
-	return o.print(cmd.OutOrStdout(), list, pattern)
+	err = o.print(cmd.OutOrStdout(), list, pattern)
+	if away == nil {
+		return err
+	}
+	where := fmt.Errorf("%s is complete on %s, and not in the store: the next nvmecr run, or nvmecr restore, copies it back", away.Name, strings.Join(levelsOf(away), ", "))
+	if errors.Is(err, cli.Status(cli.Failure)) { // a script that is told that there is none begins from the start
+		return where
+	}
+	fmt.Fprintln(o.stderr, cli.OneLine(where))
+	return err
+}
+
+// newestAway returns the newest complete checkpoint if only other levels have it; nil if the store has it, or there is none. In a run the newest has been
+// copied back.
+func (o *latestOptions) newestAway(cmd *cobra.Command, list []checkpoint.Series, pattern string) *drain.Checkpoint {
+	if os.Getenv(config.RunVariable) != "" {
+		return nil
+	}
+	drained, err := o.wholeDrained()
+	if err != nil {
+		o.warn(err)
+	}
+	merged := drain.Merge(list, o.setReader.files, o.copiedSets(cmd.Context()), drained, o.patternInside(pattern))
+	series, err := choose(merged, "latest")
+	if err != nil {
+		return nil // as print reports
+	}
+	if c := series.Newest(); c != nil && !c.InStore() {
+		return c
+	}
+	return nil
 }
 
 func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern string) error {

@@ -61,18 +61,7 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pro
 	if err != nil {
 		return err
 	}
-	var lost []*drain.Checkpoint
-	for _, s := range list {
-		for i := len(s.Checkpoints) - 1; i >= 0; i-- {
-			switch c := &s.Checkpoints[i]; {
-			case !c.Recoverable() || len(c.Need) == 0 || s.Rewritten(c): // no file of the checkpoint is lost
-			case len(c.Replaced) > 0:
-				o.fail(fmt.Errorf("%s: %s", c.Name, notCopiedBack(c)))
-			default:
-				lost = append(lost, c)
-			}
-		}
-	}
+	lost := findLost(list, o.fail)
 	if len(lost) == 0 && o.end() == nil {
 		fmt.Fprintln(cmd.OutOrStdout(), "no checkpoint that has copies lacks a file")
 	}
@@ -85,4 +74,25 @@ func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, pro
 		fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s: %s\n", i+1, len(lost), printable(c.Name), from.describe())
 	}
 	return o.end()
+}
+
+// findLost returns the checkpoints of which copies have lost files, the newest of each series first. Those that cannot be copied back are passed to fail.
+func findLost(list []drain.Series, fail func(error)) (lost []*drain.Checkpoint) {
+	for i := range list {
+		s := &list[i]
+		for j := len(s.Checkpoints) - 1; j >= 0; j-- {
+			switch c := &s.Checkpoints[j]; {
+			case c.Copied == nil || len(c.Need) == 0 || s.Rewritten(c): // no file of the checkpoint is lost
+			case !c.Recoverable() && c.Drained != nil:
+				fail(fmt.Errorf("%s: what is left of its copies is too little; nvmecr restore --from %s copies it back", c.Name, levelSecond))
+			case !c.Recoverable():
+				fail(fmt.Errorf("%s is lost, since what is left of its copies is too little: %s", c.Name, missing(&c.Set)))
+			case len(c.Replaced) > 0:
+				fail(fmt.Errorf("%s: %s", c.Name, notCopiedBack(c)))
+			default:
+				lost = append(lost, c)
+			}
+		}
+	}
+	return lost
 }

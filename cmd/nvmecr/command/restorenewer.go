@@ -2,9 +2,11 @@ package command
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/checkpoint"
 	"nvmecr/drain"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
@@ -36,6 +38,9 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		c := &s.Checkpoints[i]
 		switch {
+		case !c.Complete() && slices.ContainsFunc(c.Missing, func(p checkpoint.Part) bool { return p.Lost }):
+			fmt.Fprintf(o.stderr, "nvmecr: checkpoint %s of %s is lost: %s\n", printable(c.Name), printable(s.Pattern), printable(missing(&c.Set)))
+			continue
 		case !c.Complete():
 			continue
 		case c.InStore():
