@@ -126,14 +126,14 @@ func (l *DirectoryLease) rebooted(run *runrecord.Record) bool {
 	return run.Boot != l.me.Boot && ended(run.Holder, l.me.Holder)
 }
 
-// remove removes the mark of a run that has ended, or any mark. Another run may do so at the same time, and write its own mark, which stays. remove
+// remove removes the mark of a run that has ended, or, with anyway, of any run. Another run may do so at the same time, and write its own mark, which stays. remove
 // returns false if the mark cannot be removed.
-func (l *DirectoryLease) remove(old mark, any bool) bool {
+func (l *DirectoryLease) remove(old mark, anyway bool) bool {
 	aside := l.file + "-" + uuid.NewString()
 	if err := os.Rename(l.file, aside); err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
-	if now, err := read(aside); !any && err == nil && !now.same(old) {
+	if now, err := read(aside); !anyway && err == nil && !now.same(old) {
 		_ = os.Link(aside, l.file) // fails if that run has noticed, and has written its mark again
 	}
 	return os.Remove(aside) == nil
