@@ -1,31 +1,32 @@
-// Package tls puts TLS 1.3 with pre-shared keys around connected sockets, as
-// NVMe/TCP uses it (NVMe TCP Transport Specification 1.0, 3.6.1). Package tlspsk
-// has the keys.
+// Package tls secures connected sockets by TLS 1.3 with pre-shared keys, as the NVMe
+// TCP Transport Specification 1.0, section 3.6.1, defines it for NVMe/TCP. Package
+// tlspsk manages the keys.
 //
-// Go's crypto/tls has no keys that were agreed beforehand, so TLS is that of
-// OpenSSL 3 (libssl.so.3). The library is loaded when the first connection asks for
-// TLS: programs that use no TLS need no OpenSSL. A program that was built without
-// cgo has no TLS.
+// The package calls OpenSSL 3 (libssl.so.3), since Go's crypto/tls does not support
+// external pre-shared keys. It loads the library for the first connection with TLS: a
+// program that uses no TLS needs no OpenSSL. In a program built without cgo, every call
+// fails with ErrUnavailable.
 //
-// Client and Server take a socket over, shake hands, and return another socket that
-// carries the plain bytes. Initiator and target use that socket like one without
-// TLS. A goroutine per connection, the relay, moves the bytes:
+// Client and Server take over a connected socket, perform the handshake, and return
+// another socket that carries the plain text. Initiator and target use the returned
+// socket like a TCP socket. For each connection one goroutine, the relay, moves the
+// bytes:
 //
 //	initiator -- socketpair -- relay (OpenSSL) -- TCP -- relay -- socketpair -- target
 //
-// The relay ends when either side of it does: what came before the end is
-// delivered. All functions may be called from any goroutine.
+// The relay ends when either of its sockets ends. It delivers the bytes received before
+// the end. All functions are safe for concurrent use.
 //
-// Key exchange is always with (EC)DHE, so a key that becomes known later does not
-// open what was recorded. There are no session tickets, no early data and no
-// certificates.
+// The key exchange always includes (EC)DHE: recorded traffic stays secret if a
+// pre-shared key leaks later. Session tickets, early data and certificates are not
+// used.
 package tls
 
 import "errors"
 
-// A Key is what both ends of a connection have agreed.
+// A Key is the pre-shared key of both ends of a connection.
 type Key struct {
-	// Identity goes over the wire, to say which key it is: at most 255 bytes.
+	// Identity names the key. It is sent in clear text, and has at most 255 bytes.
 	Identity string
 	// Secret has 32 bytes for TLS_AES_128_GCM_SHA256, or 48 for
 	// TLS_AES_256_GCM_SHA384.
@@ -34,13 +35,12 @@ type Key struct {
 
 // Errors of Client and Server.
 var (
-	// ErrUnavailable: this program or this host has no OpenSSL.
+	// ErrUnavailable: the program was built without cgo, or the host has no OpenSSL 3.
 	ErrUnavailable = errors.New("TLS is not available")
-	// ErrNotTLS: what the other end sends is not TLS.
+	// ErrNotTLS: the other end sent bytes that are not TLS.
 	ErrNotTLS = errors.New("the other end does not use TLS")
-	// ErrRefused: the ends could not agree, for want of a common key mostly.
+	// ErrRefused: the handshake failed, in most cases for want of a common key.
 	ErrRefused = errors.New("the TLS handshake failed")
-	// ErrEnded: the other end closed the connection, or the handshake was
-	// interrupted.
+	// ErrEnded: the connection ended during the handshake.
 	ErrEnded = errors.New("the connection ended in the TLS handshake")
 )

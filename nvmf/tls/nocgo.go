@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// session is never made in a program that was built without cgo.
+// A session cannot be created in a program built without cgo.
 type session struct{}
 
 var errClosed = errors.New("closed by the other end")

@@ -9,7 +9,7 @@
 
 #include "_cgo_export.h"
 
-/* Functions of libssl and of libcrypto, which it brings along. */
+/* Functions of libssl, and of libcrypto, which libssl loads. */
 #define FUNCTIONS(F)                                                                                                   \
 	F(BIO_ctrl) F(BIO_new) F(BIO_read) F(BIO_s_mem) F(BIO_write)                                                   \
 	F(ERR_clear_error) F(ERR_error_string_n) F(ERR_get_error)                                                      \
@@ -32,14 +32,14 @@ static SSL_CTX *client_ctx, *server_ctx;
 
 struct tls_session {
 	SSL *ssl;
-	BIO *in, *out;      /* memory; ssl owns them */
-	char *identity;     /* a client's */
-	size_t size;        /* of secret */
-	uintptr_t finder;   /* a server's */
+	BIO *in, *out;      /* memory BIOs, owned by ssl */
+	char *identity;     /* set for a client only */
+	size_t size;        /* number of bytes in secret */
+	uintptr_t finder;   /* set for a server only */
 	unsigned char secret[TLS_MAX_SECRET];
 };
 
-/* The suite that goes with the size of a key: its name, and its two bytes on the wire. */
+/* The cipher suite for a secret of size bytes: its name, and its code in the protocol. */
 static const struct suite {
 	const char *name;
 	unsigned char code[2];
@@ -50,7 +50,7 @@ static const struct suite *suite(size_t size)
 	return &suites[size == TLS_MAX_SECRET];
 }
 
-/* An SSL_SESSION that stands for the key that was agreed beforehand; NULL without memory. */
+/* Returns an SSL_SESSION with the pre-shared key, or NULL if memory is exhausted. */
 static SSL_SESSION *key_session(SSL *ssl, const unsigned char *secret, size_t size)
 {
 	const SSL_CIPHER *cipher = lib.SSL_CIPHER_find(ssl, suite(size)->code);
@@ -62,18 +62,20 @@ static SSL_SESSION *key_session(SSL *ssl, const unsigned char *secret, size_t si
 	return NULL;
 }
 
-/* A client's key, for the first hello and for the one after a retry. */
+/* Callback of a client: returns its key for the first ClientHello and, after a
+ * HelloRetryRequest, for the second. */
 static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **identity, size_t *length, SSL_SESSION **session)
 {
 	struct tls_session *s = lib.SSL_get_ex_data(ssl, 0);
-	(void)md; /* the client offers the one suite that goes with the key */
+	(void)md; /* the client offers only the suite of the key */
 	*session = key_session(ssl, s->secret, s->size);
 	*identity = (const unsigned char *)s->identity;
 	*length = strlen(s->identity);
 	return *session != NULL;
 }
 
-/* The key that a client names; none leaves the server without a way to go on. */
+/* Callback of a server: looks up the key that the client names. Without a key the handshake
+ * fails, since the server has no certificate either. */
 static int find_key(SSL *ssl, const unsigned char *identity, size_t length, SSL_SESSION **session)
 {
 	struct tls_session *s = lib.SSL_get_ex_data(ssl, 0);
@@ -134,10 +136,10 @@ static struct tls_session *session(SSL_CTX *ctx)
 	s->in = lib.BIO_new(lib.BIO_s_mem());
 	s->out = lib.BIO_new(lib.BIO_s_mem());
 	if (!s->ssl || !s->in || !s->out || !lib.SSL_set_ex_data(s->ssl, 0, s)) {
-		tls_free(s); /* a BIO without its SSL is lost: there is no memory anyway */
+		tls_free(s); /* a BIO that has no SSL yet is leaked; memory is exhausted anyway */
 		return NULL;
 	}
-	/* An empty memory BIO means that more is to come, not the end. */
+	/* An empty memory BIO must report "retry", not the end of the stream. */
 	lib.BIO_ctrl(s->in, BIO_C_SET_BUF_MEM_EOF_RETURN, -1, NULL);
 	lib.BIO_ctrl(s->out, BIO_C_SET_BUF_MEM_EOF_RETURN, -1, NULL);
 	lib.SSL_set_bio(s->ssl, s->in, s->out);
@@ -178,7 +180,7 @@ void tls_free(struct tls_session *s)
 	free(s);
 }
 
-/* What a call of OpenSSL that did not succeed means. */
+/* Translates the failure of an OpenSSL call into a result of this file. */
 static int outcome(struct tls_session *s, int result, char why[TLS_WHY])
 {
 	switch (lib.SSL_get_error(s->ssl, result)) {

@@ -1,6 +1,6 @@
-/* The part of OpenSSL that package tls uses, loaded by dlopen(3). A session is one
- * connection; its functions are called by one thread at a time. It does no I/O:
- * feed() takes what came from the network, drain() returns what is to be sent. */
+/* The OpenSSL functions of package tls, loaded by dlopen(3). A session is one TLS connection.
+ * Its functions must not be called concurrently. They do no I/O: the caller passes received
+ * bytes to tls_feed and sends the bytes that tls_drain returns. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,24 +10,28 @@ enum { TLS_WHY = 256, TLS_MAX_SECRET = 48 };
 
 struct tls_session;
 
-/* Loads OpenSSL; NULL, or why it cannot be had. */
+/* Loads OpenSSL. Returns NULL, or the reason why OpenSSL cannot be loaded. */
 const char *tls_load(void);
 
-/* A client's session with its key, or a server's, which asks tlsFindKey(finder, ...). NULL without memory. */
+/* tls_client creates a client's session with its key. tls_server creates a server's session,
+ * which gets the client's key from tlsFindKey(finder, ...). Both return NULL if memory is
+ * exhausted. */
 struct tls_session *tls_client(const char *identity, const void *secret, size_t size);
 struct tls_session *tls_server(uintptr_t finder);
 void tls_free(struct tls_session *s);
 
-/* 1 when the ends have agreed, else TLS_MORE, or an error with its reason in why. */
+/* Continues the handshake. Returns 1 when it is complete, TLS_MORE when it needs data of the
+ * peer, or an error with its reason in why. */
 int tls_handshake(struct tls_session *s, char why[TLS_WHY]);
 
-/* Bytes of plain text, else TLS_MORE, TLS_CLOSED or an error. */
+/* Returns the number of bytes of plain text read, TLS_MORE, TLS_CLOSED or an error. */
 int tls_read(struct tls_session *s, void *to, int capacity, char why[TLS_WHY]);
-/* Encrypts all n bytes: n, or an error. */
+/* Encrypts all n bytes. Returns n or an error. */
 int tls_write(struct tls_session *s, const void *from, int n, char why[TLS_WHY]);
 void tls_close_notify(struct tls_session *s);
 
-/* All n bytes are taken: 1, 0 without memory. */
+/* Passes n received bytes to the session, which takes all of them. Returns 1, or 0 if memory is
+ * exhausted. */
 int tls_feed(struct tls_session *s, const void *from, int n);
-/* How many bytes were put there; 0 if nothing is to be sent. */
+/* Writes bytes to be sent into to. Returns their number, 0 if there are none. */
 int tls_drain(struct tls_session *s, void *to, int capacity);

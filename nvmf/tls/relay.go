@@ -10,30 +10,30 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// chunk is how much a relay moves at a time in each direction: some records of TLS,
-// which have at most 16 KiB.
+// chunk is the number of bytes that a relay moves at a time in each direction. It holds
+// several TLS records, which have at most 16 KiB each.
 const chunk = 256 << 10
 
-// A relay moves the bytes of one connection. Its goroutine owns all of it once the
-// handshake is done.
+// A relay moves the bytes of one connection. After the handshake, its goroutine alone
+// accesses all fields.
 type relay struct {
 	net   int // the socket with TLS
-	plain int // our end of the socketpair
+	plain int // the relay's end of the socketpair
 	tls   *session
 
 	toNet, toPlain pending
 	buffer         [64 << 10]byte
 }
 
-// pending are bytes that a socket has yet to take.
+// pending holds bytes that have not been sent to a socket.
 type pending struct {
 	buf [chunk]byte
-	b   []byte // within buf
+	b   []byte // the unsent part of buf
 }
 
 func (p *pending) empty() bool { return len(p.b) == 0 }
 
-// send sends what it can. A socket that is full is no error.
+// send sends as many bytes as the socket accepts. A full socket is not an error.
 func (p *pending) send(fd int) error {
 	for !p.empty() {
 		n, err := unix.SendmsgN(fd, p.b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -49,17 +49,18 @@ func (p *pending) send(fd int) error {
 	return nil
 }
 
-// fromSession takes what the session has for the network, once the last is sent.
+// fromSession gets the bytes that the session wants to send to the network, once all
+// earlier ones are sent.
 func (p *pending) fromSession(s *session) {
 	if p.empty() {
 		p.b = p.buf[:s.drain(p.buf[:])]
 	}
 }
 
-// errEnd: the socket will bring no more.
+// errEnd: the peer of the socket has shut down its sending side.
 var errEnd = errors.New("end of the connection")
 
-// receive receives what is there; 0 if that is nothing.
+// receive reads the available bytes. It returns 0 if there are none.
 func receive(fd int, b []byte) (int, error) {
 	n, _, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
 	switch {
@@ -81,11 +82,11 @@ func (r *relay) close() {
 	}
 }
 
-// handshake agrees with the other end. Shutting the socket down ends it.
+// handshake performs the TLS handshake. Shutting the socket down interrupts it.
 func (r *relay) handshake() error {
 	for {
 		done, failed := r.tls.handshake()
-		// What is to be said goes out also, and most of all, if it failed.
+		// A failed handshake has an alert to send, too.
 		for r.toNet.fromSession(r.tls); !r.toNet.empty(); r.toNet.fromSession(r.tls) {
 			if err := r.toNet.send(r.net); err != nil {
 				return errors.Join(failed, fmt.Errorf("%w: %w", ErrEnded, err))
@@ -110,11 +111,11 @@ func (r *relay) handshake() error {
 	}
 }
 
-// await blocks until a descriptor is ready.
-func await(fds ...unix.PollFd) { _, _ = unix.Poll(fds, -1) } // a signal is no harm
+// await blocks until one of the descriptors is ready.
+func await(fds ...unix.PollFd) { _, _ = unix.Poll(fds, -1) } // EINTR only wakes the caller early
 
-// routineRelay moves bytes until a side ends, in a thread of its own: it sleeps in
-// poll(2).
+// routineRelay moves bytes until one of the two sockets ends. It locks an OS thread,
+// since it blocks in poll(2).
 func (r *relay) routineRelay() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -122,8 +123,9 @@ func (r *relay) routineRelay() {
 	for {
 		netEnded, err := r.step()
 		if err != nil {
-			// The plain side has ended, or the connection is broken. What it had
-			// given us is on its way; it sees the end when r closes.
+			// The plain socket has ended, or the connection is broken. Bytes read from
+			// the plain socket are still sent to the network. The plain socket sees the
+			// end when r closes.
 			r.tls.closeNotify()
 			r.flush(&r.toNet, r.net)
 			return
@@ -136,11 +138,11 @@ func (r *relay) routineRelay() {
 	}
 }
 
-// step moves what can be moved now. netEnded says that the network brings no more.
+// step moves bytes until no socket is ready. netEnded says that the network has ended.
 func (r *relay) step() (netEnded bool, err error) {
 	for moved := true; moved; {
 		moved = false
-		r.toNet.fromSession(r.tls) // an answer to the other end's change of keys, say
+		r.toNet.fromSession(r.tls) // for example, the response to a key update
 		if r.toNet.empty() {
 			n, err := receive(r.plain, r.buffer[:])
 			if err == nil && n > 0 {
@@ -168,7 +170,8 @@ func (r *relay) step() (netEnded bool, err error) {
 	return false, nil
 }
 
-// decrypt fills toPlain with what the session has, or what comes for it.
+// decrypt fills toPlain with plain text that the session has, or that it gets from
+// newly received bytes.
 func (r *relay) decrypt() (moved, ended bool, err error) {
 	if moved, ended, err = r.plainText(); moved || ended || err != nil {
 		return moved, ended, err
@@ -187,7 +190,8 @@ func (r *relay) decrypt() (moved, ended bool, err error) {
 	return true, ended, err
 }
 
-// plainText fills toPlain with what the session can decrypt.
+// plainText fills toPlain with the plain text that the session can decrypt without more
+// input.
 func (r *relay) plainText() (moved, ended bool, err error) {
 	p := &r.toPlain
 	filled := 0
@@ -205,7 +209,8 @@ func (r *relay) plainText() (moved, ended bool, err error) {
 	return filled > 0, ended, err
 }
 
-// flush sends what is pending before an end, unless the socket's peer is gone.
+// flush sends the pending bytes before the relay ends. It stops if the peer has closed,
+// or accepts nothing for lastWords.
 func (r *relay) flush(p *pending, fd int) {
 	for {
 		if p == &r.toNet {
@@ -223,10 +228,10 @@ func (r *relay) flush(p *pending, fd int) {
 	}
 }
 
-// lastWords is how long a relay waits for a socket to take what is left, in ms.
+// lastWords is how long, in milliseconds, a relay that ends waits for a full socket.
 const lastWords = 10_000
 
-// sleep blocks until a socket is ready for what is to be moved.
+// sleep blocks until a socket is ready for a transfer that is possible.
 func (r *relay) sleep() {
 	fds := [2]unix.PollFd{{Fd: int32(r.net)}, {Fd: int32(r.plain)}}
 	if r.toPlain.empty() {
@@ -241,7 +246,7 @@ func (r *relay) sleep() {
 	}
 	for i := range fds {
 		if fds[i].Events == 0 {
-			fds[i].Fd = -1 // or one that has ended would not let us sleep
+			fds[i].Fd = -1 // poll would return at once for a socket that has ended
 		}
 	}
 	await(fds[:]...)

@@ -14,14 +14,15 @@ import (
 	"unsafe"
 )
 
-// A session is OpenSSL's half of a connection. One goroutine at a time uses it.
+// A session is the OpenSSL state of a connection. Its methods must not be called
+// concurrently.
 type session struct {
 	s      *C.struct_tls_session
-	finder cgo.Handle // a server's
+	finder cgo.Handle // set for a server only
 	why    [C.TLS_WHY]C.char
 }
 
-// errClosed: the other end has said that nothing more comes.
+// errClosed: the other end has sent a close_notify alert.
 var errClosed = errors.New("closed by the other end")
 
 func load() error {
@@ -78,13 +79,14 @@ func tlsFindKey(handle C.uintptr_t, identity unsafe.Pointer, length C.size_t, se
 	return C.size_t(copy(unsafe.Slice((*byte)(secret), C.TLS_MAX_SECRET), key))
 }
 
-// handshake goes on with the handshake; done says that the ends have agreed.
+// handshake continues the handshake. done says that it is complete.
 func (s *session) handshake() (done bool, err error) {
 	n, err := s.result(C.tls_handshake(s.s, &s.why[0]))
 	return n == 1, err
 }
 
-// read returns how much plain text it has put to b, 0 until more has come.
+// read decrypts into b and returns the number of bytes. The number is 0 if the session
+// needs more input.
 func (s *session) read(b []byte) (int, error) {
 	return s.result(C.tls_read(s.s, unsafe.Pointer(&b[0]), C.int(len(b)), &s.why[0]))
 }
@@ -111,7 +113,7 @@ func (s *session) result(n C.int) (int, error) {
 
 func (s *session) closeNotify() { C.tls_close_notify(s.s) }
 
-// feed takes what came from the network.
+// feed passes bytes received from the network to the session.
 func (s *session) feed(b []byte) error {
 	if C.tls_feed(s.s, unsafe.Pointer(&b[0]), C.int(len(b))) != 1 {
 		return errors.New("no memory for what came")
@@ -119,7 +121,7 @@ func (s *session) feed(b []byte) error {
 	return nil
 }
 
-// drain returns how much it has put to b of what is to be sent.
+// drain copies bytes to be sent into b, and returns their number.
 func (s *session) drain(b []byte) int {
 	return int(C.tls_drain(s.s, unsafe.Pointer(&b[0]), C.int(len(b))))
 }

@@ -10,12 +10,12 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// finder returns the secret of an identity, nil if there is none.
+// A finder returns the secret of an identity, or nil if there is none.
 type finder func(identity string) []byte
 
-// Client makes the connected stream socket fd one with TLS, as the end that
-// speaks first, and returns the socket that carries the plain bytes. fd is the
-// package's from then on, also if Client fails. ctx bounds the handshake.
+// Client starts TLS as the client on the connected stream socket fd, and returns the
+// socket that carries the plain text. It takes over fd, even if it fails. ctx bounds
+// the handshake.
 //
 // Errors wrap ErrUnavailable, ErrNotTLS, ErrRefused, ErrEnded or the cause of ctx.
 func Client(ctx context.Context, fd int, k Key) (plain int, err error) {
@@ -29,9 +29,9 @@ func Client(ctx context.Context, fd int, k Key) (plain int, err error) {
 	return secure(ctx, fd, s)
 }
 
-// Server is Client for the end that is spoken to. find is asked for the key of the
-// identity that the client names, from another thread maybe; with nil the client is
-// refused. identity is the one whose key the client has proved to have.
+// Server is like Client, for the server's end. It calls find, possibly in another
+// thread, for the key of the identity that the client names. If find returns nil, the
+// client is refused. identity is the one whose key the client has proved to have.
 func Server(ctx context.Context, fd int, find func(identity string) []byte) (plain int, identity string, err error) {
 	s, err := newServer(func(name string) []byte {
 		identity = name
@@ -51,7 +51,7 @@ func checkSecret(b []byte) error {
 	return nil
 }
 
-// secure shakes hands and starts the relay.
+// secure performs the handshake and starts the relay.
 func secure(ctx context.Context, fd int, s *session) (plain int, err error) {
 	r := &relay{net: fd, tls: s, plain: -1}
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -60,12 +60,12 @@ func secure(ctx context.Context, fd int, s *session) (plain int, err error) {
 	}
 	over := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes the handshake up
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // wakes the handshake
 		close(over)
 	})
 	err = r.handshake()
 	if !stop() {
-		<-over // fd is not shut down as somebody else's
+		<-over // the shutdown must not run after fd is closed and its number reused
 		err = context.Cause(ctx)
 	}
 	pair := [2]int{-1, -1}

@@ -27,7 +27,7 @@ func pair(t *testing.T) (a, b int) {
 	return fds[0], fds[1]
 }
 
-// file makes a descriptor one that Go reads and writes.
+// file returns a net.Conn for a socket's descriptor.
 func file(t *testing.T, fd int) net.Conn {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
@@ -47,7 +47,8 @@ type end struct {
 	err      error
 }
 
-// shake lets a client with one key meet a server that knows another.
+// shake performs a handshake between a client with one key and a server with another,
+// or with the same.
 func shake(t *testing.T, client, server tls.Key) (c, s end) {
 	a, b := pair(t)
 	done := make(chan end)
@@ -72,9 +73,9 @@ func TestBytes(t *testing.T) {
 		require.NoError(t, server.err)
 		assert.Equal(t, k.Identity, server.identity)
 		a, b := file(t, client.fd), file(t, server.fd)
-		// Both directions at once, more than all buffers hold.
+		// Both directions carry data concurrently, more than all buffers hold.
 		exchange(t, a, b)
-		// What was sent before an end arrives.
+		// Bytes sent right before a close arrive.
 		last := make([]byte, 1<<20)
 		_, _ = rand.Read(last)
 		go func() { _, _ = a.Write(last); _ = a.Close() }()
@@ -127,7 +128,8 @@ func TestRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "32 or 48 bytes")
 }
 
-// TestNotTLS: the other end speaks something else, says nothing, or leaves.
+// TestNotTLS checks the errors when the other end sends bytes that are not TLS, closes
+// the connection, or sends nothing.
 func TestNotTLS(t *testing.T) {
 	k := key("NVMe0R01 host sub", 32)
 	_, err := tls.Client(t.Context(), talksPlain(t), k)
@@ -147,7 +149,8 @@ func TestNotTLS(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// talksPlain is a socket whose other end sends what an ICReq begins with.
+// talksPlain returns a socket whose other end sends bytes that are not TLS, as an
+// NVMe/TCP peer without TLS does.
 func talksPlain(t *testing.T) int {
 	a, b := pair(t)
 	peer := file(t, b)
@@ -155,7 +158,8 @@ func talksPlain(t *testing.T) int {
 	return a
 }
 
-// TestPlainGone: the relay ends with the plain side, whatever the network takes.
+// TestPlainGone checks that the relay ends when the plain socket is closed, and that
+// the other end then reads the end of the stream.
 func TestPlainGone(t *testing.T) {
 	k := key("NVMe0R01 host sub", 32)
 	client, server := shake(t, k, k)
@@ -167,10 +171,11 @@ func TestPlainGone(t *testing.T) {
 	assert.Empty(t, got)
 }
 
-// TestOpenSSL talks to OpenSSL's own program, which has no keys for SHA-384.
+// TestOpenSSL checks Server against the program openssl as the client. That program
+// supports pre-shared keys for SHA-256 only.
 func TestOpenSSL(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("no openssl")
+		t.Skip("the program openssl is not installed")
 	}
 	k := key("NVMe0R01 host sub", 32)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,7 +7,7 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// Direction is where a PDU goes.
+// Direction is the direction of a PDU.
 type Direction uint8
 
 // Directions.

@@ -13,17 +13,17 @@
 // reconnected. [At] returns a script with an action for PDU number n of one direction.
 // A test runs its workload for n = 1, 2, 3, ... until a run has fewer PDUs than n.
 //
-// Numbers count the PDUs of a direction over all connections since the script was
-// set. If the script is set after the device was opened, only the PDUs of the
-// workload are counted. If it is set before, those of connecting and identifying are
-// counted, too.
+// PDUs are numbered for each direction over all connections, from the moment the script
+// is set. To count only the PDUs of a workload, a test sets the script after opening
+// the device. A script set earlier also counts the PDUs that connect and identify the
+// device.
 //
 // Besides, the whole target can be made unreachable and reachable again
 // ([Proxy.Down], [Proxy.Up]), replaced ([Proxy.SetTarget]), and frozen
 // ([Proxy.Freeze], [Proxy.Thaw]).
 //
-// Bytes that are no PDU (an impossible length), and all bytes after them, are forwarded
-// unchanged.
+// Bytes that are not a PDU, since they have an impossible length, are forwarded
+// unchanged, and so are all bytes after them.
 //
 // # Concurrency and locks
 //

@@ -20,7 +20,8 @@ const maxPDU = 64 << 20
 // received everything that the host has sent.
 const quiet = 2 * time.Millisecond
 
-// link is one connection: a socket on either side.
+// link is one connection through the proxy, with a socket to the host and one to the
+// target.
 type link struct {
 	proxy *Proxy
 	n     int
@@ -29,7 +30,7 @@ type link struct {
 
 	mu   sync.Mutex // guards the following fields
 	qid  int
-	hdgs bool // header digests are used
+	hdgs bool // the connection uses header digests
 	kept []byte
 	late bool // the host is disconnected, and kept waits for Release
 	// delivered says that kept was delivered. answers counts the CapsuleResp and C2HData since then.
@@ -44,7 +45,7 @@ type link struct {
 type lane struct {
 	mu   sync.Mutex
 	to   *net.TCPConn
-	held []byte // is sent after the next PDU
+	held []byte // sent after the next PDU
 }
 
 func newLink(p *Proxy, n int, host, target *net.TCPConn) *link {
@@ -119,7 +120,7 @@ func (l *link) forward(to Direction, b []byte) error {
 	case swap:
 		return l.lanes[to].hold(b, a.wait)
 	case cut:
-		_ = l.lanes[to].write(b[:place(a.at, len(b))]) // it is cut either way
+		_ = l.lanes[to].write(b[:place(a.at, len(b))]) // the connection ends in any case
 		l.reset()
 		return errEnded
 	case finish:
@@ -163,8 +164,8 @@ func (l *link) observe(u *PDU) (taken bool) {
 	return l.late
 }
 
-// keep begins to keep what comes from the host, which is cut off when it has
-// sent nothing for a moment.
+// keep stores b and everything that the host sends from now on. It disconnects the host
+// when the host has sent nothing for the time quiet.
 func (l *link) keep(b []byte) error {
 	l.mu.Lock()
 	l.late, l.kept = true, append(l.kept, b...)
@@ -193,8 +194,8 @@ func (l *link) forwardRest(to Direction, head []byte, r io.Reader) error {
 	return errors.Join(io.EOF, err)
 }
 
-// ended forwards the end of a source: a close, or a reset. rest is the beginning of an
-// incomplete PDU.
+// ended forwards the end of a source, which is a close or a reset. rest is the
+// beginning of a PDU that the end cut off.
 func (l *link) ended(to Direction, rest []byte, err error) {
 	l.mu.Lock()
 	late := l.late
@@ -206,7 +207,7 @@ func (l *link) ended(to Direction, rest []byte, err error) {
 	l.mu.Unlock()
 	switch {
 	case late && to == ToTarget:
-		l.proxy.strand(l) // Release goes on with the other end
+		l.proxy.strand(l) // Release uses the connection to the target
 		abort(l.ends[ToHost])
 	case late || err == errEnded:
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -224,8 +225,9 @@ func (l *link) ended(to Direction, rest []byte, err error) {
 	}
 }
 
-// deliver sends what was kept, and then the end, and counts the answers until
-// the target has closed, or said nothing for a second.
+// deliver sends the kept bytes and then the end of the stream. It waits until the
+// target closes the connection, at most one second, and returns how many commands were
+// answered.
 func (l *link) deliver() int {
 	l.mu.Lock()
 	kept := l.kept
@@ -302,7 +304,7 @@ func (l *lane) hold(b []byte, d time.Duration) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if len(l.held) > 0 && len(b) > 0 && &l.held[0] == &b[0] {
-			_ = l.flush() // a lost connection shows elsewhere
+			_ = l.flush() // readers and later writes notice a lost connection
 		}
 	})
 	return nil

@@ -19,7 +19,7 @@ type Proxy struct {
 	wg   sync.WaitGroup
 
 	mu       sync.Mutex // guards the following fields
-	thawed   *sync.Cond // frozen has become false, or closed true
+	thawed   *sync.Cond // signals that frozen became false or closed true
 	listener net.Listener
 	target   string
 	script   Script
@@ -61,14 +61,15 @@ func (p *Proxy) Script(s Script) {
 	p.script, p.seen, p.struck = s, [2]int{}, 0
 }
 
-// Seen returns how many PDUs of a direction came since the script was set.
+// Seen returns how many PDUs of a direction the proxy received since the script was
+// set.
 func (p *Proxy) Seen(to Direction) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen[to]
 }
 
-// Struck returns how many PDUs had a fault injected since the script was set.
+// Struck returns how many PDUs the script injected a fault into since it was set.
 func (p *Proxy) Struck() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +191,8 @@ func (p *Proxy) accept(l net.Listener) {
 	}
 }
 
-// connect makes the other half of a connection and starts both directions.
+// connect opens the connection to the target for a host's connection, and starts
+// forwarding.
 func (p *Proxy) connect(host *net.TCPConn) {
 	p.mu.Lock()
 	target := p.target
@@ -220,7 +222,7 @@ func (p *Proxy) keepAll() {
 	links := slices.Collect(maps.Keys(p.links))
 	p.mu.Unlock()
 	for _, l := range links {
-		_ = l.keep(nil) // one that has ended meanwhile has nothing to keep
+		_ = l.keep(nil) // a connection that has ended has nothing to keep
 	}
 }
 
@@ -242,7 +244,7 @@ func (p *Proxy) forget(l *link) {
 	delete(p.links, l)
 }
 
-// decide numbers a PDU, when nothing is frozen, and asks the script.
+// decide waits while the proxy is frozen, numbers the PDU, and calls the script.
 func (p *Proxy) decide(u *PDU) Action {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,8 +18,7 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// rig is a proxy with a host on one side and a target on the other, both of
-// which are the test.
+// rig is a proxy whose host and target are both the test.
 type rig struct {
 	*wiretest.Proxy
 	t        *testing.T
@@ -45,10 +44,10 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// hang is how long nothing takes, on however busy a machine.
+// hang is a time limit that only a failure exceeds, even on a busy machine.
 const hang = 5 * time.Minute
 
-// connect returns the ends of a new connection.
+// connect opens a connection through the proxy and returns its two ends.
 func (r *rig) connect() (host, target net.Conn) {
 	host, err := net.Dial("tcp4", r.Addr())
 	require.NoError(r.t, err)
@@ -60,7 +59,7 @@ func (r *rig) connect() (host, target net.Conn) {
 	return host, target
 }
 
-// capsule is a write command with data.
+// capsule returns a write command with in-capsule data.
 func capsule(cid uint16, data string) []byte {
 	rules := pdu.Rules{FromHost: true}
 	b := make([]byte, pdu.MaxHeaderSize)
@@ -78,7 +77,8 @@ func response(cid uint16, s nvme.Status) []byte {
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
-// TestActions: what arrives of two PDUs when something is done to the first.
+// TestActions sends two PDUs to the target with an action for the first one. It checks
+// which bytes arrive, and how the connection ends.
 func TestActions(t *testing.T) {
 	a, b := capsule(1, "first"), capsule(2, "second")
 	damaged := bytes.Clone(a)
@@ -87,7 +87,7 @@ func TestActions(t *testing.T) {
 		name   string
 		action wiretest.Action
 		want   []byte
-		ended  error // how the stream ends behind it; nil: it does not
+		ended  error // the error with which the connection ends; nil if it stays open
 	}{
 		{"pass", wiretest.Pass, join(a, b), nil},
 		{"cut before", wiretest.Cut(0), nil, syscall.ECONNRESET},
@@ -125,7 +125,8 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// TestResponses: what the host gets.
+// TestResponses sends responses with an action for the first one, and checks what the
+// host receives.
 func TestResponses(t *testing.T) {
 	const fault = nvme.StatusWriteFault | nvme.DNR
 	a, b := response(1, 0), response(2, 0)
@@ -153,7 +154,7 @@ func TestResponses(t *testing.T) {
 			require.Equal(t, 2, r.Seen(wiretest.ToHost))
 		})
 	}
-	t.Run("swapped, with nothing behind it", func(t *testing.T) {
+	t.Run("swapped without a next PDU", func(t *testing.T) {
 		r := newRig(t)
 		host, target := r.connect()
 		r.Script(wiretest.At(wiretest.ToHost, 1, wiretest.Swap(time.Millisecond)))
@@ -162,7 +163,7 @@ func TestResponses(t *testing.T) {
 		_, err = io.ReadFull(host, make([]byte, len(a)))
 		require.NoError(t, err)
 	})
-	t.Run("answered in the target's place, with header digest", func(t *testing.T) {
+	t.Run("answered by the proxy with a header digest", func(t *testing.T) {
 		r := newRig(t)
 		host, target := r.connect()
 		ic := make([]byte, pdu.ICSize)
@@ -187,8 +188,9 @@ func TestResponses(t *testing.T) {
 	})
 }
 
-// TestLate: the host is cut off and comes back before the target sees what it
-// sent; then all of it lands, and an unfinished PDU as far as it came.
+// TestLate checks Keep: the host is disconnected and can reconnect before the target
+// gets the kept data. Release then delivers all of it, including the beginning of an
+// incomplete PDU, and does so once.
 func TestLate(t *testing.T) {
 	r := newRig(t)
 	host, target := r.connect()
@@ -220,7 +222,7 @@ func TestLate(t *testing.T) {
 	require.Zero(t, r.Release(), "once")
 }
 
-// TestWhole: the whole target goes, comes back, is another one, stands still.
+// TestWhole checks Down, Up, Freeze, Thaw and SetTarget, which affect all connections.
 func TestWhole(t *testing.T) {
 	r := newRig(t)
 	host, target := r.connect()
@@ -232,7 +234,7 @@ func TestWhole(t *testing.T) {
 	_, err := net.Dial("tcp4", r.Addr())
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.NoError(t, r.Up())
-	require.NoError(t, r.Up(), "it is")
+	require.NoError(t, r.Up(), "Up without Down")
 
 	host, target = r.connect()
 	r.Freeze()
@@ -261,7 +263,8 @@ func TestWhole(t *testing.T) {
 	assert.GreaterOrEqual(t, r.Connections(), 2)
 }
 
-// TestOrdinary: ends in order pass through, and so does what is no PDU.
+// TestOrdinary checks that a proxy without a script forwards bytes that are not PDUs,
+// and the orderly close of either side.
 func TestOrdinary(t *testing.T) {
 	r := newRig(t)
 	host, target := r.connect()
@@ -279,7 +282,8 @@ func TestOrdinary(t *testing.T) {
 	require.Equal(t, response(1, 0), got)
 }
 
-// TestCounts: PDUs are counted per direction, and a queue knows its id.
+// TestCounts checks that PDUs are numbered for each direction, and that a PDU has the
+// queue ID of its connection.
 func TestCounts(t *testing.T) {
 	r := newRig(t)
 	var qids, numbers []int
