@@ -4,8 +4,8 @@
 //
 // The package calls OpenSSL 3 (libssl.so.3), since Go's crypto/tls does not support
 // external pre-shared keys. It loads the library for the first connection with TLS: a
-// program that uses no TLS needs no OpenSSL. In a program built without cgo, every call
-// fails with ErrUnavailable.
+// program that uses no TLS needs no OpenSSL. In a program built without cgo, Client and
+// Server fail with ErrUnavailable.
 //
 // Client and Server take over a connected socket, perform the handshake, and return
 // another socket that carries the plain text. Initiator and target use the returned
