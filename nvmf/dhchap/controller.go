@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Controller is the controller's end of one authentication. Take gets what
-// the host sends, and Give returns what the host receives.
+// Controller is the controller's end of one authentication. The caller passes each
+// message of the host to Take, and sends the host the message that Give returns.
 type Controller struct {
 	session
 	state state
-	err   *Error // with giveFailure and ended
+	err   *Error // set in the states giveFailure and ended
 
 	exponent []byte
-	value    []byte // our challenge
+	value    []byte // the controller's challenge
 	seq      uint32
 	public   []byte
-	proof    []byte // our response; nil: the host asks for none
+	proof    []byte // the controller's response; nil if the host has not asked for one
 }
 
-// state is what a controller does next.
+// A state is the step that a controller expects next.
 type state uint8
 
 const (
@@ -33,18 +33,19 @@ const (
 	ended
 )
 
-// NewController returns the controller's end. Without a host secret, or one
-// of its own where the host asks for its proof, the authentication fails.
+// NewController returns the controller's end. The authentication fails if c has no host
+// secret. It also fails if the host asks for a proof of the controller and c has no
+// controller secret.
 func NewController(c Config) *Controller { return &Controller{session: newSession(c)} }
 
-// Authenticated reports whether the host has proved its NQN; if it asked the
-// controller for a proof, it has also accepted that.
+// Authenticated reports whether the host has proved its NQN. If the host has asked for
+// a proof of the controller, the host has also accepted that proof.
 func (c *Controller) Authenticated() bool { return c.state == authenticated }
 
-// Ended reports whether the authentication has failed and the host knows.
+// Ended reports whether the authentication has failed and the host has been notified.
 func (c *Controller) Ended() bool { return c.state == ended }
 
-// Err returns why the authentication has failed, an *Error, or nil.
+// Err returns the reason of a failure as an *Error, or nil.
 func (c *Controller) Err() error {
 	if c.err == nil {
 		return nil
@@ -52,14 +53,14 @@ func (c *Controller) Err() error {
 	return c.err
 }
 
-// Expensive reports whether the next call of Take or Give may take long, that
-// is a Diffie-Hellman computation.
+// Expensive reports whether the next call of Take or Give may take long, for a
+// Diffie-Hellman computation.
 func (c *Controller) Expensive() bool {
 	return c.group != NullGroup && (c.state == giveChallenge || c.state == takeReply)
 }
 
-// Take takes a message of the host. If something is wrong with it, that is
-// what Give returns next.
+// Take processes a message of the host. After an invalid message, Give returns the
+// failure message for the host.
 func (c *Controller) Take(b []byte) {
 	if err := c.take(b); err != nil {
 		c.err, c.state = err, giveFailure
@@ -96,7 +97,8 @@ func (c *Controller) take(b []byte) *Error {
 	return nil
 }
 
-// negotiate chooses the first of our hashes and groups that the host knows.
+// negotiate chooses the hash and the group that the controller prefers among those that
+// the host offers.
 func (c *Controller) negotiate(b []byte) *Error {
 	var m negotiate
 	if err := m.decode(b); err != nil {
@@ -117,7 +119,8 @@ func (c *Controller) negotiate(b []byte) *Error {
 	return nil
 }
 
-// check compares the host's proof with what it has to be, and makes ours.
+// check verifies the host's proof, and computes the controller's proof if the host has
+// asked for it.
 func (c *Controller) check(b []byte) *Error {
 	var m reply
 	if err := m.decode(b, c.hash, c.group); err != nil {
@@ -146,8 +149,8 @@ func (c *Controller) check(b []byte) *Error {
 	return nil
 }
 
-// Give returns the next message for the host, of at most capacity bytes. It
-// returns nil if not even a failure fits.
+// Give returns the next message for the host, of at most capacity bytes. It returns nil
+// if capacity is too small even for a failure message.
 func (c *Controller) Give(capacity int) []byte {
 	var b []byte
 	switch c.state {

@@ -46,7 +46,7 @@ func TestAll(t *testing.T) {
 			for _, mutual := range []bool{false, true} {
 				for transformation := NoHash; transformation <= SHA512; transformation++ {
 					if group > FFDHE2048 && transformation != SHA256 {
-						continue // these cases are slow, and test nothing else
+						continue // these slow cases test nothing else
 					}
 					name := fmt.Sprintf("%s %s mutual=%t key=%d", hash, group, mutual, transformation)
 					keys := Keys{Host: NewSecret(transformation), Controller: NewSecret(transformation)}
@@ -138,7 +138,7 @@ func TestReplay(t *testing.T) {
 		h.Start()
 		h.tid = le.Uint16(messages[0][4:])
 		_, err := h.Answer(messages[1])
-		require.NoError(t, err, "a challenge may be any")
+		require.NoError(t, err, "the host must accept any challenge")
 		_, err = h.Answer(messages[3])
 		require.ErrorContains(t, err, "the controller's proof is wrong")
 		assert.False(t, h.Done())
@@ -332,7 +332,8 @@ func checkProof(t *testing.T, host, sub string, f []string) {
 	assert.Equal(t, f[13:15], []string{hex.EncodeToString(third.response), hex.EncodeToString(second.response)})
 }
 
-// script returns a source of random bytes that returns values instead.
+// script returns a replacement for session.random. Each call fills in the next of
+// values.
 func script(t *testing.T, values ...[]byte) func([]byte) {
 	return func(b []byte) {
 		require.NotEmpty(t, values)

@@ -1,64 +1,67 @@
-// Package dhchap is the in-band authentication of NVMe over Fabrics,
-// DH-HMAC-CHAP (Base Specification 2.0, section 8.13): the secrets, the
-// messages, and a state machine for each end. It does no I/O: a [Host] and a
-// [Controller] take and give the bytes that Authentication Send and
-// Authentication Receive carry.
+// Package dhchap implements DH-HMAC-CHAP, the in-band authentication of NVMe over
+// Fabrics (Base Specification 2.0, section 8.13): secrets, messages, and a state
+// machine for each end. The package does no I/O. A [Host] and a [Controller] consume
+// and produce the bytes that the commands Authentication Send and Authentication
+// Receive carry.
 //
 //	host                            controller
 //	Start          Negotiate   ->   Take
 //	Answer     <-  Challenge        Give
 //	               Reply       ->   Take
 //	Answer     <-  Success1         Give
-//	               Success2    ->   Take     where the host asked for a proof too
+//	               Success2    ->   Take     if the host has asked for a proof
 //
-// In place of a Challenge or Success1 the host may get Failure1; in place of
-// its own messages it may send Failure2. A challenge is answered with an HMAC
-// under the secret that both ends know; with a Diffie-Hellman group the
-// challenge is first mixed with a secret that the two have just agreed on, so
-// that an eavesdropper cannot test guesses of the secret offline.
+// The controller may send Failure1 instead of Challenge or Success1. The host may send
+// Failure2 instead of any of its messages.
 //
-// The exchange authenticates the ends of a connection at that time. Later data on
-// the connection is neither encrypted nor signed.
+// The response to a challenge is an HMAC under the secret that both ends know. With a
+// Diffie-Hellman group, the challenge is first combined with the result of a key
+// exchange. An eavesdropper then cannot test guesses of the secret offline.
 //
-// Secure channel concatenation (TLS keys from the exchange) is not supported:
-// a host that asks for it is refused, as the specification has it.
+// The exchange authenticates the ends of a connection at that time. Later data on the
+// connection is neither encrypted nor signed.
+//
+// Secure channel concatenation (TLS keys from the exchange) is not supported. A host
+// that asks for it is refused with the reason code that the specification gives.
 package dhchap
 
 import "fmt"
 
-// MaxMessage is the size in bytes of a buffer for any message of ours: the
-// longest, a Reply of the largest group and hash, has 1168.
+// MaxMessage is the size in bytes of a buffer for any message of this package. The
+// longest, a Reply with the largest group and hash, has 1168 bytes.
 const MaxMessage = 4096
 
 // Keys are the secrets of one host with one subsystem.
 type Keys struct {
-	// Host is what the host proves that it knows.
+	// Host is the secret with which the host authenticates.
 	Host Secret
-	// Controller, if there is one, is what the controller proves that it knows.
+	// Controller is the secret with which the controller authenticates. It is zero if
+	// only the host authenticates.
 	Controller Secret
 }
 
-// Equal reports whether both secrets are the same.
+// Equal reports whether both secrets are equal.
 func (k Keys) Equal(other Keys) bool {
 	return k.Host.Equal(other.Host) && k.Controller.Equal(other.Controller)
 }
 
-// Offer are the hashes and groups an end accepts, best first. None means all.
+// An Offer lists the hashes and groups that an end accepts, best first. An empty list
+// means all.
 type Offer struct {
 	Hashes []Hash
 	Groups []Group
 }
 
-// Best first: the strongest hash, since it costs nothing, and the smallest
-// group. The larger ones are up to fifty times its work, for each queue of each
-// process, and what any of them keeps from being guessed is a random key of 256
-// bits or more.
+// Both lists begin with the preferred choice. The strongest hash costs no more than the
+// others. The smallest group is preferred because a larger one takes up to fifty times
+// its computation, for each queue of each process. Guessing offline is hopeless anyway
+// for generated secrets, which are random keys of at least 256 bits.
 var (
 	allHashes = []Hash{SHA512, SHA384, SHA256}
 	allGroups = []Group{FFDHE2048, FFDHE3072, FFDHE4096, FFDHE6144, FFDHE8192, NullGroup}
 )
 
-// Complete is the offer with all there are where it names none.
+// Complete returns the offer with each empty list replaced by all choices.
 func (o Offer) Complete() Offer {
 	if len(o.Hashes) == 0 {
 		o.Hashes = allHashes
@@ -69,18 +72,18 @@ func (o Offer) Complete() Offer {
 	return o
 }
 
-// Config is what an end of an authentication starts with.
+// Config is the configuration of one end of an authentication.
 type Config struct {
 	HostNQN, SubNQN string
 	Keys            Keys
 	Offer           Offer
 }
 
-// Reason is why an authentication failed: the reason code explanation of a
-// Failure1 or Failure2.
+// A Reason tells why an authentication failed. It is the reason code explanation of a
+// Failure1 or Failure2 message.
 type Reason uint8
 
-// The reasons there are.
+// Reason code explanations of the specification.
 const (
 	Failed            Reason = 1 // a response was wrong
 	ProtocolUnusable  Reason = 2
@@ -103,7 +106,7 @@ var reasons = [lastReason + 1]string{
 	IncorrectMessage: "incorrect protocol message",
 }
 
-// String is the reason in the specification's words.
+// String returns the reason in the words of the specification.
 func (r Reason) String() string {
 	if r == 0 || r > lastReason {
 		return fmt.Sprintf("reason %#02x", uint8(r))
@@ -111,16 +114,16 @@ func (r Reason) String() string {
 	return reasons[r]
 }
 
-// Error is an authentication that failed.
+// An Error describes a failed authentication.
 type Error struct {
 	Reason Reason
-	// Peer says that the other end found it, and told us.
+	// Peer says that the other end detected the failure, and reported it to this end.
 	Peer bool
-	// Text is what this end has found; it never has anything of a secret.
+	// Text describes what this end detected. It contains no part of a secret.
 	Text string
 }
 
-// Error says what is wrong, and never has anything of a secret.
+// Error describes the failure without any part of a secret.
 func (e *Error) Error() string {
 	if e.Peer {
 		return fmt.Sprintf("%s, says the other end", e.Reason)

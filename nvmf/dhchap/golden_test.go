@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGolden repeats recorded authentications with SPDK. With the same random values,
-// nvmecr's end has to send the same messages, and to accept those of SPDK.
+// TestGolden repeats recorded authentications with SPDK. Given the same random values,
+// nvmecr's end must send the same messages, and accept those of SPDK.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/spdk-*.txt")
 	require.NoError(t, err)
@@ -38,8 +38,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// repeat runs nvmecr's end of a recorded authentication. head[0] is the end of the
-// peer: host or controller.
+// repeat runs nvmecr's end of a recorded authentication. head[0] is the role of the
+// peer, host or controller.
 func repeat(t *testing.T, head []string, body [][2]string) {
 	c := Config{HostNQN: head[1], SubNQN: head[2]}
 	var err error

@@ -8,10 +8,10 @@ import (
 	"filippo.io/bigmod"
 )
 
-// Group is a Diffie-Hellman group by its identifier.
+// A Group is the identifier of a Diffie-Hellman group.
 type Group uint8
 
-// The identifiers: no Diffie-Hellman exchange, and the groups of RFC 7919.
+// NullGroup is for no Diffie-Hellman exchange. The others are the groups of RFC 7919.
 const (
 	NullGroup Group = iota
 	FFDHE2048
@@ -21,13 +21,13 @@ const (
 	FFDHE8192
 )
 
-// ffdhe are the parameters of the groups. The prime of b bits is
+// ffdhe holds the parameters of the groups. The prime of b bits is
 //
 //	2^b - 2^(b-64) + (floor(2^(b-130) * e) + x) * 2^64 - 1
 //
-// and the generator 2. exponent is how many bytes an exponent has: more than
-// twice the strength that the RFC gives the group, so that longer ones would
-// only take longer.
+// and the generator 2. exponent is the length of an exponent in bytes. It is more than
+// twice the strength that the RFC states for the group. A longer exponent would only
+// take more time.
 var ffdhe = [...]struct {
 	bits     uint
 	x        int64
@@ -40,7 +40,7 @@ var ffdhe = [...]struct {
 	FFDHE8192: {8192, 10965728, 64},
 }
 
-// Size returns the length in bytes of what the ends exchange, 0 without a group.
+// Size returns the length in bytes of a public value, 0 for NullGroup.
 func (g Group) Size() int {
 	if g > FFDHE8192 {
 		return 0
@@ -48,7 +48,7 @@ func (g Group) Size() int {
 	return int(ffdhe[g].bits / 8)
 }
 
-// String returns the name that RFC 7919 gives the group.
+// String returns the name of the group in RFC 7919.
 func (g Group) String() string {
 	switch {
 	case g == NullGroup:
@@ -71,7 +71,7 @@ func (g Group) prime() *big.Int {
 
 // eTimes returns floor(2^n * e), e being 1 + 1/1! + 1/2! + ...
 func eTimes(n uint) *big.Int {
-	const guard = 64 // bits for what is lost to rounding in each term
+	const guard = 64 // extra bits for the rounding error of each term
 	sum, term := new(big.Int), new(big.Int).Lsh(big.NewInt(1), n+guard)
 	for k := int64(1); term.Sign() > 0; k++ {
 		sum.Add(sum, term)
@@ -80,7 +80,8 @@ func eTimes(n uint) *big.Int {
 	return sum.Rsh(sum, guard)
 }
 
-// moduli are made when they are first needed.
+// moduli has for each group a function that returns its modulus. The first call
+// computes it.
 var moduli = func() (all [FFDHE8192 + 1]func() *bigmod.Modulus) {
 	for g := FFDHE2048; g <= FFDHE8192; g++ {
 		all[g] = sync.OnceValue(func() *bigmod.Modulus {
@@ -94,9 +95,8 @@ var moduli = func() (all [FFDHE8192 + 1]func() *bigmod.Modulus) {
 	return all
 }()
 
-// newKey returns an exponent and what the other end gets of it. random fills
-// a slice with random bytes. The arithmetic takes the same time whatever the
-// exponent is.
+// newKey returns a secret exponent and the public value for the other end. random fills
+// a slice with random bytes. The computation takes the same time for each exponent.
 func (g Group) newKey(random func([]byte)) (exponent, public []byte) {
 	m := moduli[g]()
 	exponent = make([]byte, ffdhe[g].exponent)
@@ -109,9 +109,9 @@ func (g Group) newKey(random func([]byte)) (exponent, public []byte) {
 	return exponent, bigmod.NewNat().Exp(two, exponent, m).Bytes(m)
 }
 
-// shared returns what both ends agree on, given the other end's public value,
-// which may lack leading zeros. It is as long as the prime. Values for which
-// that would be known to anyone are refused.
+// shared returns the shared secret, which is as long as the prime. public is the other
+// end's public value, which may lack leading zeros. Public values are refused if
+// anybody could compute the shared secret from them.
 func (g Group) shared(exponent, public []byte) ([]byte, *Error) {
 	m := moduli[g]()
 	y, err := bigmod.NewNat().SetBytes(public, m)

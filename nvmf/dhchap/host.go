@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Host is the host's end of one authentication. Start gives the first
-// message; each message of the controller goes to Answer, which gives the
-// next one to send.
+// Host is the host's end of one authentication. The caller sends the controller the
+// message that Start returns, passes each message of the controller to Answer, and
+// sends the message that Answer returns.
 type Host struct {
 	session
 	expects kind
-	proof   []byte // what the controller has to answer with
+	proof   []byte // the expected response of the controller
 	done    bool
 }
 
-// NewHost returns the host's end. There must be a host secret; with a
-// controller secret the controller has to prove itself.
+// NewHost returns the host's end. c must have a host secret. If it also has a
+// controller secret, the host asks the controller for a proof.
 func NewHost(c Config) *Host { return &Host{session: newSession(c), expects: kindChallenge} }
 
 // Start returns the first message to send.
@@ -28,20 +28,20 @@ func (h *Host) Start() []byte {
 	return m.encode(h.tid)
 }
 
-// Done reports whether the authentication has succeeded, provided that the
-// controller accepts what Answer gave last.
+// Done reports whether the host's part of the authentication has succeeded. The
+// controller can still refuse the last message of Answer.
 func (h *Host) Done() bool { return h.done }
 
-// Answer takes a message of the controller, in a buffer that may be longer,
-// and returns the next one to send, nil if there is none. With an error,
-// which is an *Error, that is the message that tells the controller.
+// Answer processes a message of the controller, in a buffer that may be longer. It
+// returns the next message to send, or nil if there is none. An error is an *Error; the
+// message then reports the failure to the controller.
 func (h *Host) Answer(b []byte) (next []byte, err error) {
 	next, failed := h.answer(b)
 	switch {
 	case failed == nil:
 		return next, nil
 	case failed.Peer:
-		return nil, failed // it knows
+		return nil, failed // the controller has reported the failure
 	}
 	h.expects, h.done = kindFailure1, false
 	return encodeFailure(kindFailure2, h.tid, failed.Reason), failed
@@ -64,7 +64,7 @@ func (h *Host) answer(b []byte) ([]byte, *Error) {
 	return h.conclude(b)
 }
 
-// reply proves the host's NQN.
+// reply returns the message that proves the host's NQN.
 func (h *Host) reply(b []byte) ([]byte, *Error) {
 	var c challenge
 	if err := c.decode(b); err != nil {
@@ -92,7 +92,7 @@ func (h *Host) reply(b []byte) ([]byte, *Error) {
 	return m.encode(h.tid), nil
 }
 
-// conclude checks the controller's proof, if we asked for one.
+// conclude checks the controller's proof if the host has asked for one.
 func (h *Host) conclude(b []byte) ([]byte, *Error) {
 	var m success1
 	if err := m.decode(b, h.hash); err != nil {

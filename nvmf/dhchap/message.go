@@ -2,17 +2,16 @@ package dhchap
 
 import "slices"
 
-// The messages. All begin with
+// All messages begin with this header:
 //
 //	0     type: 0 common, 1 DH-HMAC-CHAP
 //	1     id
 //	4- 5  transaction id
 //
-// and all numbers are little-endian but the public values, which are
-// big-endian.
+// All numbers are little-endian, except for public values, which are big-endian.
 const headerSize = 6
 
-// kind is a message's type and id.
+// A kind is the type and the id of a message.
 type kind uint16
 
 const (
@@ -38,7 +37,7 @@ func (k kind) String() string {
 	return "a message of unknown type"
 }
 
-// start returns a message of n bytes with its header.
+// start returns a message of n bytes with its header filled in.
 func (k kind) start(tid uint16, n int) []byte {
 	b := make([]byte, n)
 	b[0], b[1] = byte(k>>8), byte(k)
@@ -46,7 +45,7 @@ func (k kind) start(tid uint16, n int) []byte {
 	return b
 }
 
-// headerOf reads what all messages begin with.
+// headerOf decodes the header of a message.
 func headerOf(b []byte) (k kind, tid uint16, err *Error) {
 	if len(b) < headerSize {
 		return 0, 0, fail(IncorrectPayload, "a message of %d bytes", len(b))
@@ -54,7 +53,7 @@ func headerOf(b []byte) (k kind, tid uint16, err *Error) {
 	return kind(b[0])<<8 | kind(b[1]), le.Uint16(b[4:]), nil
 }
 
-// need reports a message that is shorter than it says.
+// need returns an error for a message of fewer than n bytes.
 func (k kind) need(b []byte, n int) *Error {
 	if len(b) < n {
 		return fail(IncorrectPayload, "%s of %d bytes instead of %d", k, len(b), n)
@@ -62,7 +61,7 @@ func (k kind) need(b []byte, n int) *Error {
 	return nil
 }
 
-// negotiate is what a host begins with:
+// negotiate is the first message of a host:
 //
 //	6     secure channel concatenation, 0 for none
 //	7     number of protocol descriptors, each:
@@ -71,7 +70,7 @@ func (k kind) need(b []byte, n int) *Error {
 //	       4-33  hashes, 34-63 groups
 type negotiate struct {
 	concat byte
-	offer  Offer // what we know of the first descriptor of DH-HMAC-CHAP
+	offer  Offer // the hashes and groups of the first DH-HMAC-CHAP descriptor that this package knows
 }
 
 const (
@@ -122,7 +121,7 @@ func (m *negotiate) decode(b []byte) *Error {
 	return fail(ProtocolUnusable, "the host offers no DH-HMAC-CHAP")
 }
 
-// challenge is how a controller answers:
+// challenge is the controller's answer to negotiate:
 //
 //	 6     length of a hash
 //	 8, 9  hash, group
@@ -137,7 +136,7 @@ type challenge struct {
 	public []byte
 }
 
-const bodyAt = 16 // where the parts of any length begin
+const bodyAt = 16 // offset of the variable-length fields
 
 func (m *challenge) encode(tid uint16) []byte {
 	b := kindChallenge.start(tid, bodyAt)
@@ -170,7 +169,7 @@ func (m *challenge) decode(b []byte) *Error {
 	return nil
 }
 
-// checkPublic checks the length of a public value.
+// checkPublic checks the length of a public value for a group.
 func checkPublic(g Group, n int) *Error {
 	if n > g.Size() || n%4 != 0 || (n == 0) != (g == NullGroup) {
 		return fail(IncorrectPayload, "a public value of %d bytes for %s", n, g)
@@ -178,13 +177,13 @@ func checkPublic(g Group, n int) *Error {
 	return nil
 }
 
-// reply is the host's proof, and its challenge where it wants one too:
+// reply has the host's proof, and the host's challenge if it asks for a proof:
 //
 //	 6     length of a hash
-//	 8     1: there is a challenge
+//	 8     1 if there is a challenge
 //	10-11  length of the public value
 //	12-15  sequence number, 0 without a challenge
-//	16-    response, challenge (zeros without one), public value
+//	16-    response, challenge (zeros if there is none), public value
 type reply struct {
 	response []byte
 	asks     bool
@@ -207,7 +206,7 @@ func (m *reply) encode(tid uint16) []byte {
 	return append(b, m.public...)
 }
 
-// decode takes the reply to a challenge of hash h and group g.
+// decode decodes the reply to a challenge of hash h and group g.
 func (m *reply) decode(b []byte, h Hash, g Group) *Error {
 	if err := kindReply.need(b, bodyAt); err != nil {
 		return err
@@ -230,11 +229,11 @@ func (m *reply) decode(b []byte, h Hash, g Group) *Error {
 	return nil
 }
 
-// success1 says that the host is who it says, and proves who the controller
-// is if that was asked for:
+// success1 tells the host that its proof is valid. It has the controller's proof if the
+// host has asked for one:
 //
-//	 6     length of a hash, also where there is no response: Linux wants it
-//	 8     1: there is a response
+//	 6     length of a hash; Linux requires it even without a response
+//	 8     1 if there is a response
 //	16-    response
 type success1 struct {
 	hash     Hash
@@ -272,10 +271,10 @@ func (m *success1) decode(b []byte, h Hash) *Error {
 
 const success2Size = 16
 
-// failure ends a transaction, from either end:
+// A failure message, by which either end ends a transaction:
 //
 //	6     reason code, 1
-//	7     its explanation
+//	7     reason code explanation
 const failureSize = 8
 
 func encodeFailure(k kind, tid uint16, r Reason) []byte {
@@ -284,7 +283,7 @@ func encodeFailure(k kind, tid uint16, r Reason) []byte {
 	return b
 }
 
-// decodeFailure returns what the other end says as an error of its own.
+// decodeFailure returns the failure that the other end reports as an *Error.
 func decodeFailure(k kind, b []byte) *Error {
 	if err := k.need(b, failureSize); err != nil {
 		return err

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// The names by which nvmet, nvme-cli and SPDK know hashes and groups.
+// Names of hashes and groups in nvmet, nvme-cli and SPDK.
 var (
 	hashNames  = map[string]Hash{"sha256": SHA256, "sha384": SHA384, "sha512": SHA512}
 	groupNames = map[string]Group{"null": NullGroup, "ffdhe2048": FFDHE2048, "ffdhe3072": FFDHE3072, "ffdhe4096": FFDHE4096,
 		"ffdhe6144": FFDHE6144, "ffdhe8192": FFDHE8192}
 )
 
-// ParseHashes reads names of hashes with commas between, best first: sha256, sha384,
-// sha512. An empty text is none.
+// ParseHashes parses a comma-separated list of hashes, best first: sha256, sha384,
+// sha512. It returns nil for an empty text.
 func ParseHashes(text string) ([]Hash, error) { return parseNames(text, hashNames) }
 
-// ParseGroups reads names of groups: null, which is no Diffie-Hellman exchange, and
-// ffdhe2048 to ffdhe8192. An empty text is none.
+// ParseGroups parses a comma-separated list of groups, best first: ffdhe2048 to
+// ffdhe8192, and null for no Diffie-Hellman exchange. It returns nil for an empty text.
 func ParseGroups(text string) ([]Group, error) { return parseNames(text, groupNames) }
 
 func parseNames[T comparable](text string, names map[string]T) ([]T, error) {
@@ -47,7 +47,7 @@ func known[T comparable](names map[string]T) []string {
 	}
 	slices.SortFunc(all, func(a, b string) int {
 		if a == "null" || b == "null" {
-			return strings.Compare(b, a) // before the others
+			return strings.Compare(b, a) // "null" before the others
 		}
 		return strings.Compare(a, b)
 	})

@@ -17,10 +17,10 @@ import (
 
 var le = binary.LittleEndian
 
-// Hash is a hash function by its identifier.
+// A Hash is the identifier of a hash function.
 type Hash uint8
 
-// The identifiers. NoHash is only a Secret's: its key is used as it is.
+// NoHash occurs only in a Secret, whose key is then used without a transformation.
 const (
 	NoHash Hash = iota
 	SHA256
@@ -30,7 +30,7 @@ const (
 
 var hashes = [...]crypto.Hash{SHA256: crypto.SHA256, SHA384: crypto.SHA384, SHA512: crypto.SHA512}
 
-// Size returns the length of a hash in bytes, 0 for no hash.
+// Size returns the length of a hash in bytes, 0 for NoHash.
 func (h Hash) Size() int {
 	if h == NoHash || h > SHA512 {
 		return 0
@@ -38,7 +38,7 @@ func (h Hash) Size() int {
 	return hashes[h].Size()
 }
 
-// String returns the function's name.
+// String returns the name of the hash function.
 func (h Hash) String() string {
 	if h.Size() == 0 {
 		return fmt.Sprintf("hash %d", uint8(h))
@@ -46,23 +46,24 @@ func (h Hash) String() string {
 	return hashes[h].String()
 }
 
-// A Secret is a key and how an end makes its own of it. The zero value is
-// none. However it is printed it does not show the key; Reveal does.
+// A Secret is a key with its transformation: the hash by which an end derives the key
+// for its NQN. The zero value means no secret. Printing a Secret does not show the key;
+// Reveal returns it.
 type Secret struct {
 	hash Hash
-	// key is behind a pointer because package fmt does not follow it where it
-	// cannot call Format: in unexported fields, and for verbs it finds wrong.
+	// key is a pointer because package fmt does not follow pointers in unexported
+	// fields, or for verbs that do not fit. In these cases fmt does not call Format.
 	key *[]byte
 }
 
-// secretPrefix and what follows is the form secrets have as text:
+// secretPrefix is the beginning of the text form of a secret:
 //
-//	DHHC-1:hh:base64(key, CRC-32 of it):
+//	DHHC-1:hh:base64(key, CRC-32 of the key):
 //
-// hh is the hash of the transformation, 00 for none; the CRC is little-endian.
+// hh is the hash of the transformation, 00 for none. The CRC is little-endian.
 const secretPrefix = "DHHC-1:"
 
-// ParseSecret reads a secret. Its errors do not show it.
+// ParseSecret parses a secret. Its errors do not show the text.
 func ParseSecret(text string) (Secret, error) {
 	rest, ok := strings.CutPrefix(text, secretPrefix)
 	if !ok || len(rest) < len("hh::") || rest[2] != ':' || rest[len(rest)-1] != ':' {
@@ -72,7 +73,7 @@ func ParseSecret(text string) (Secret, error) {
 		return Secret{}, errors.New("the hash of a secret is 00, 01, 02 or 03; this is another")
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(rest[3 : len(rest)-1])
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if err != nil || strings.ContainsAny(text, "\r\n") { // the base64 decoder ignores line breaks
 		return Secret{}, errors.New("the secret is not in base64: it is cut or mistyped")
 	}
 	n := len(b) - crc32.Size
@@ -86,8 +87,8 @@ func ParseSecret(text string) (Secret, error) {
 	return Secret{hash: Hash(rest[1] - '0'), key: &b}, nil
 }
 
-// NewSecret makes a random secret, as long as the hash of its transformation;
-// of 32 bytes for NoHash.
+// NewSecret returns a random secret for a transformation by h. The key is as long as
+// the hash, and has 32 bytes for NoHash.
 func NewSecret(h Hash) Secret {
 	n := h.Size()
 	if n == 0 {
@@ -98,7 +99,7 @@ func NewSecret(h Hash) Secret {
 	return Secret{hash: h, key: &key}
 }
 
-// IsZero reports whether there is no secret.
+// IsZero reports whether s is the zero value, no secret.
 func (s Secret) IsZero() bool { return s.key == nil }
 
 // Equal reports whether two secrets are the same.
@@ -109,13 +110,13 @@ func (s Secret) Equal(other Secret) bool {
 	return s.hash == other.hash && hmac.Equal(*s.key, *other.key)
 }
 
-// Reveal returns the secret, which there must be, as text that ParseSecret reads.
+// Reveal returns the text form of a secret, which must not be zero.
 func (s Secret) Reveal() string {
 	b := le.AppendUint32(bytes.Clone(*s.key), crc32.ChecksumIEEE(*s.key))
 	return fmt.Sprintf("%s%02d:%s:", secretPrefix, s.hash, base64.StdEncoding.EncodeToString(b))
 }
 
-// String does not show the key.
+// String describes the secret without its key.
 func (s Secret) String() string {
 	if s.IsZero() {
 		return "no secret"
@@ -123,10 +124,10 @@ func (s Secret) String() string {
 	return fmt.Sprintf("%s%02d:(%d bytes, not shown):", secretPrefix, s.hash, len(*s.key))
 }
 
-// Format does not show the key, whatever the verb.
+// Format prints the result of String for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// transformed is the key that the end named nqn uses.
+// transformed returns the key for the end with the given NQN.
 func (s Secret) transformed(nqn string) []byte {
 	if s.hash == NoHash {
 		return *s.key

@@ -24,8 +24,8 @@ func TestSecret(t *testing.T) {
 	assert.True(t, Secret{}.IsZero())
 }
 
-// TestSecretText parses a secret that was made with Python's zlib and base64, and
-// invalid variants of it.
+// TestSecretText parses a secret made with Python's zlib and base64, and invalid
+// variants of it.
 func TestSecretText(t *testing.T) {
 	const good = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 	edit := func(old, new string) string { return strings.Replace(good, old, new, 1) }

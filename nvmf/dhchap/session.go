@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// session is what both ends know of a transaction.
+// session is the state of a transaction that both ends have.
 type session struct {
 	Config
 	tid   uint16
 	hash  Hash
 	group Group
-	// shared is what the Diffie-Hellman exchange gave, nil without a group.
+	// shared is the result of the Diffie-Hellman exchange, nil for NullGroup.
 	shared []byte
 
-	// random and sequence are replaced by tests.
+	// Tests replace random and sequence.
 	random   func([]byte)
 	sequence func() uint32
 }
@@ -27,8 +27,8 @@ func newSession(c Config) session {
 
 func fillRandom(b []byte) { _, _ = rand.Read(b) } // never fails
 
-// lastSequence begins at random, so that a program started anew does not
-// repeat the numbers of the last one.
+// lastSequence begins at a random number, so that a restarted program does not repeat
+// the numbers of the previous process.
 var lastSequence = func() *atomic.Uint32 {
 	var b [4]byte
 	fillRandom(b[:])
@@ -37,7 +37,8 @@ var lastSequence = func() *atomic.Uint32 {
 	return n
 }()
 
-// nextSequence returns the next sequence number. 0 says that there is none.
+// nextSequence returns the next sequence number. It skips 0, which means that there is
+// no challenge.
 func nextSequence() uint32 {
 	for {
 		if n := lastSequence.Add(1); n != 0 {
@@ -46,29 +47,30 @@ func nextSequence() uint32 {
 	}
 }
 
-// exchange returns our public value, and keeps what we and the other end now
-// share.
+// exchange computes the shared secret from this end's exponent and the other end's
+// public value.
 func (s *session) exchange(exponent, public []byte) *Error {
 	shared, err := s.group.shared(exponent, public)
 	s.shared = shared
 	return err
 }
 
-// hostResponse is how the host answers the controller's challenge.
+// hostResponse returns the host's response to the controller's challenge.
 func (s *session) hostResponse(challenge []byte, seq uint32) []byte {
 	return s.response(s.Keys.Host, "HostHost", s.HostNQN, s.SubNQN, challenge, seq)
 }
 
-// controllerResponse is how the controller answers the host's challenge.
+// controllerResponse returns the controller's response to the host's challenge.
 func (s *session) controllerResponse(challenge []byte, seq uint32) []byte {
 	return s.response(s.Keys.Controller, "Controller", s.SubNQN, s.HostNQN, challenge, seq)
 }
 
-// response is the proof of the end with the NQN own to the end with the NQN other.
+// response returns the response by which the end with the NQN own proves its identity
+// to the end with the NQN other.
 func (s *session) response(secret Secret, role, own, other string, challenge []byte, seq uint32) []byte {
 	mac := hmac.New(hashes[s.hash].New, secret.transformed(own))
 	mac.Write(s.augmented(challenge))
-	var b [7]byte // ends with the secure channel concatenation, none
+	var b [7]byte // the last byte is 0: no secure channel concatenation
 	le.PutUint32(b[0:], seq)
 	le.PutUint16(b[4:], s.tid)
 	mac.Write(b[:])
@@ -79,7 +81,7 @@ func (s *session) response(secret Secret, role, own, other string, challenge []b
 	return mac.Sum(nil)
 }
 
-// augmented mixes a challenge with the shared secret, if there is one.
+// augmented combines a challenge with the shared secret, if there is one.
 func (s *session) augmented(challenge []byte) []byte {
 	if s.shared == nil {
 		return challenge
