@@ -8,11 +8,12 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// An Authentication is one between a host and a subsystem that cannot be or has
-// failed. Its errors say which side that is on, and what to do.
+// An Authentication describes an authentication between a host and a subsystem. Its
+// methods return errors for the ways in which it can fail. Each error says which side
+// has found the fault, and what the user can do.
 type Authentication dhchap.Config
 
-// Check refuses keys that nothing can be proved with.
+// Check returns an error if the keys cannot authenticate the host.
 func (a Authentication) Check() error {
 	if a.Keys.Host.IsZero() && !a.Keys.Controller.IsZero() {
 		return fmt.Errorf("%w: there is a secret of the target (--dhchap-ctrl-secret) and none of this host; give one with --dhchap-secret", nvmf.ErrAuthentication)
@@ -20,25 +21,28 @@ func (a Authentication) Check() error {
 	return nil
 }
 
-// NoSecret is for a target that asks for a proof where there is no secret.
+// NoSecret returns the error for a target that requires authentication of a host
+// without a secret.
 func (a Authentication) NoSecret() error {
 	return fmt.Errorf("%w: subsystem %s requires it of host %s, and there is no secret; give one with --dhchap-secret",
 		nvmf.ErrAuthentication, a.SubNQN, a.HostNQN)
 }
 
-// NotAsked is for a target that was to prove itself, and does not do that.
+// NotAsked returns the error for a target that does not authenticate, although the host
+// requires a proof of the target.
 func (a Authentication) NotAsked() error {
 	return fmt.Errorf("%w: subsystem %s was to prove who it is (--dhchap-ctrl-secret), but its target does not authenticate; "+
 		"give the target keys, or leave the secret out", nvmf.ErrAuthentication, a.SubNQN)
 }
 
-// SecureChannel is for a target that wants TLS with keys from the authentication.
+// SecureChannel returns the error for a target that requires secure channel
+// concatenation.
 func (a Authentication) SecureChannel() error {
 	return fmt.Errorf("subsystem %s requires a secure channel (TLS): %w", a.SubNQN, nvmf.ErrUnsupported)
 }
 
-// Failed is for what went wrong between the two: a *dhchap.Error, the status of
-// a command, or the loss of the connection.
+// Failed returns the error for a failure during the exchange. err is a *dhchap.Error,
+// the status of a command, or the loss of the connection.
 func (a Authentication) Failed(err error) error {
 	var failed *dhchap.Error
 	var status *nvmf.StatusError
@@ -57,8 +61,8 @@ func (a Authentication) Failed(err error) error {
 	case failed != nil:
 		return fmt.Errorf("%w: host %s refuses the target of subsystem %s: %w", nvmf.ErrAuthentication, a.HostNQN, a.SubNQN, err)
 	case errors.Is(err, nvmf.ErrConnectionLost):
-		// Linux's target means to say Failure1, and mostly resets the connection
-		// before that is fetched. A target that crashed looks the same.
+		// Linux's target queues Failure1 for the host, but in most cases resets the
+		// connection before the host can read it. A crashed target looks the same.
 		return fmt.Errorf("the connection ended while host %s authenticated, which is what some targets do with a host that has the wrong key "+
 			"(--dhchap-secret): %w", a.HostNQN, err)
 	}

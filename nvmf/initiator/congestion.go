@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetCongestion chooses the congestion control of a TCP socket: the one named;
-// the system's own for "system"; for "" cubic, or reno where there is none. What
-// systems choose may be BBR, whose pacing costs half the bandwidth. Only one that
-// was asked for by name must exist.
+// SetCongestion sets the congestion control of a TCP socket. name is the name of an
+// algorithm, which must exist, or "system" for the default of the system. An empty name
+// means cubic, or reno if the kernel has no cubic. The default of some systems is BBR,
+// whose pacing halves the bandwidth.
 func SetCongestion(fd int, name string) error {
 	switch name {
 	case "system":
 	case "":
 		if unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic") != nil {
-			// Without reno either, the system's own choice is what there is.
+			// If reno is missing, too, the default of the system stays.
 			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 		}
 	default:

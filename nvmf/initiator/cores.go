@@ -12,8 +12,8 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Processors returns the number of processors of the machine, not only of those that
-// this process is bound to: the target may run on any of them.
+// Processors returns the number of online processors of the machine. It counts those
+// that this process is not bound to as well, since the target may run on any of them.
 var Processors = sync.OnceValue(func() int {
 	list, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -32,8 +32,8 @@ var Processors = sync.OnceValue(func() int {
 	return max(n, 1)
 })
 
-// loadAverage is a descriptor of /proc/loadavg, which has the number of runnable
-// threads; -1 where it cannot be opened. Oversubscribed opens it.
+// loadAverage returns a descriptor of /proc/loadavg, which has the number of runnable
+// threads. It returns -1 if the file cannot be opened. The first call opens the file.
 var loadAverage = sync.OnceValue(func() int {
 	fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -42,8 +42,9 @@ var loadAverage = sync.OnceValue(func() int {
 	return ownfd.Hold(fd)
 })
 
-// Oversubscribed reports whether there are more runnable threads than processors. It
-// is true where that is not known. It takes one to two microseconds.
+// Oversubscribed reports whether the machine has more runnable threads than processors.
+// It returns true if the number of threads is unknown. A call takes one to two
+// microseconds.
 func Oversubscribed() bool {
 	var line [128]byte
 	n, err := unix.Pread(loadAverage(), line[:], 0)
@@ -54,7 +55,8 @@ func Oversubscribed() bool {
 	return !ok || running > Processors()
 }
 
-// runnable finds it in "0.20 0.18 0.12 2/80 11206".
+// runnable returns the number of runnable threads in a line of /proc/loadavg, such as 2
+// in "0.20 0.18 0.12 2/80 11206".
 func runnable(line []byte) (running int, ok bool) {
 	field := 0
 	for _, c := range line {

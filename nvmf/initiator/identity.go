@@ -10,27 +10,27 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// MaxTransfer is the most bytes a command can name, 65536 blocks of 512 bytes.
+// MaxTransfer is the maximum data size of a command: 65536 blocks of 512 bytes.
 const MaxTransfer = 32 * nvmf.MiB
 
-// An Identifier reads a page of Identify; what names it in errors.
+// An Identifier executes Identify commands. what names the page in errors.
 type Identifier interface {
 	Identify(what string, cns uint8, nsid uint32, page *[nvme.IdentifySize]byte) error
 }
 
-// A Controller is what a controller says of itself.
+// A Controller holds the properties that a controller reports.
 type Controller struct {
-	MaxTransfer nvmf.Bytes // of a command, 0 for no limit
-	MaxCommands int        // in flight per queue
-	CapsuleData uint32     // bytes of data in an I/O capsule
-	KeepAlive   bool       // it has a keep-alive timer
+	MaxTransfer nvmf.Bytes // per command; 0 means no limit
+	MaxCommands int        // in flight in each queue
+	CapsuleData uint32     // maximum data bytes in an I/O capsule
+	KeepAlive   bool       // the controller has a keep-alive timer
 	SubNQN      string
 
-	flushable bool // there is a volatile write cache
+	flushable bool // the controller has a volatile write cache
 	oncs      uint16
 }
 
-// IdentifyController learns the limits of the controller of a queue.
+// IdentifyController reads the properties of the controller that i is connected to.
 func IdentifyController(i Identifier, cap nvme.CAP) (*Controller, error) {
 	var page nvme.IdentifyController
 	if err := i.Identify("Controller", nvme.CNSController, 0, (*[nvme.IdentifySize]byte)(&page)); err != nil {
@@ -52,22 +52,22 @@ func IdentifyController(i Identifier, cap nvme.CAP) (*Controller, error) {
 	if m := int(page.MAXCMD()); m > 0 {
 		c.MaxCommands = min(c.MaxCommands, m)
 	}
-	// The capsule holds the SQE and then the data, at ICDOFF, which is 0 on
-	// TCP. Where it is not, no data goes into capsules.
+	// An I/O capsule has the SQE and then, at offset ICDOFF, the data. ICDOFF is 0 for
+	// TCP. For any other offset, in-capsule data is not used.
 	if n := page.IOCCSZ(); n > nvme.SQESize/16 && page.ICDOFF() == 0 {
 		c.CapsuleData = 16*min(n, uint32(MaxTransfer)/16) - nvme.SQESize
 	}
 	return c, nil
 }
 
-// TransferSizes are what Identity.MaxTransfer and OptimalTransfer are to be, as far as
-// the controller allows.
+// TransferSizes are the requested values of Identity.MaxTransfer and OptimalTransfer.
+// The controller may limit them.
 type TransferSizes struct {
 	MaxTransfer     nvmf.Bytes
-	OptimalTransfer nvmf.Bytes // 0 for what suits the controller
+	OptimalTransfer nvmf.Bytes // 0 for a default that depends on the controller
 }
 
-// Namespace identifies namespace id.NSID.
+// Namespace returns the identity of the namespace id.NSID.
 func (c *Controller) Namespace(i Identifier, id nvmf.TransportID, w TransferSizes) (*nvmf.Identity, error) {
 	var page nvme.IdentifyNamespace
 	err := i.Identify("Namespace", nvme.CNSNamespace, id.NSID, (*[nvme.IdentifySize]byte)(&page))
@@ -91,7 +91,7 @@ func (c *Controller) Namespace(i Identifier, id nvmf.TransportID, w TransferSize
 	return identity, nil
 }
 
-// geometry derives sizes and limits of a namespace.
+// geometry derives the sizes and limits of a namespace from its Identify data.
 func (c *Controller) geometry(w TransferSizes, page *nvme.IdentifyNamespace) (*nvmf.Identity, error) {
 	ms, lbads, _ := page.LBAFormat(page.Format())
 	switch {
@@ -119,10 +119,10 @@ func (c *Controller) geometry(w TransferSizes, page *nvme.IdentifyNamespace) (*n
 	return id, nil
 }
 
-// optimal is the size of command that gives the best bandwidth. Each that has to
-// be asked for its data takes a round trip: beside SPDK's target commands of
-// 512 KiB write 13% more than of 128 KiB; where the data is in the capsule 128 KiB
-// is best.
+// optimal returns the command size with the best bandwidth. A command whose data does
+// not fit its capsule takes another round trip, in which the target asks for the data.
+// With SPDK's target, commands of 512 KiB then write 13% faster than commands of 128
+// KiB. With in-capsule data, 128 KiB is best.
 func (c *Controller) optimal(w TransferSizes) nvmf.Bytes {
 	const small, large = 128 * nvmf.KiB, 512 * nvmf.KiB
 	switch {
@@ -134,17 +134,17 @@ func (c *Controller) optimal(w TransferSizes) nvmf.Bytes {
 	return large
 }
 
-// derived is the space of UUIDs made of other identifiers.
+// derived is the name space of UUIDs that are derived from other identifiers.
 var derived = uuid.MustParse("2c1b33ab-0f29-4d0c-9c8e-6d0d7f0a4b51")
 
-// uuid returns the UUID of a namespace: its own, else one derived from NGUID,
-// from EUI-64, or from subsystem NQN and namespace id.
+// uuid returns the UUID of a namespace. If the namespace has none, the UUID is derived
+// from NGUID, else from EUI-64, else from subsystem NQN and namespace ID.
 func (c *Controller) uuid(i Identifier, id nvmf.TransportID, page *nvme.IdentifyNamespace) (uuid.UUID, error) {
 	nguid, eui := page.NGUID(), page.EUI64()
 	var list [nvme.IdentifySize]byte
 	err := i.Identify("Namespace Identification Descriptors", nvme.CNSDescriptors, id.NSID, &list)
 	var se *nvmf.StatusError
-	if err != nil && !errors.As(err, &se) { // controllers before 1.3 do not know the list
+	if err != nil && !errors.As(err, &se) { // controllers before NVMe 1.3 do not have the list
 		return uuid.Nil, err
 	}
 	for _, d := range nvme.Descriptors(&list) {
@@ -166,13 +166,13 @@ func (c *Controller) uuid(i Identifier, id nvmf.TransportID, page *nvme.Identify
 		return uuid.NewSHA1(derived, append([]byte("eui:"), eui[:]...)), nil
 	}
 	nqn := id.SubNQN
-	if nqn == "" { // a local device's, which has its serial number in it
+	if nqn == "" { // a PCIe controller's NQN contains its serial number
 		nqn = c.SubNQN
 	}
 	return uuid.NewSHA1(derived, fmt.Appendf(nil, "nqn:%s:%d", nqn, id.NSID)), nil
 }
 
-// Verify compares a namespace with what it was when it was opened.
+// Verify returns an error if a namespace has changed since it was opened.
 func Verify(was, now *nvmf.Identity) error {
 	if !now.Same(was) {
 		return fmt.Errorf("%w: it was %s with %d blocks of %d bytes, and is %s with %d of %d",
@@ -184,7 +184,7 @@ func Verify(was, now *nvmf.Identity) error {
 	return nil
 }
 
-// hasStatus reports whether a controller answered with one of the statuses.
+// hasStatus reports whether err is one of the given statuses of a controller.
 func hasStatus(err error, statuses ...nvme.Status) bool {
 	var se *nvmf.StatusError
 	if !errors.As(err, &se) {

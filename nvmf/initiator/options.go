@@ -8,15 +8,15 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// Defaults of the options that all initiators have.
+// Default values of the options of all initiators.
 const (
 	ConnectTimeout = 10 * time.Second
 	CommandTimeout = 30 * time.Second
 	KeepAlive      = 30 * time.Second
 )
 
-// Host fills in what is missing of a host's identity: a random host identifier, and
-// a host NQN made of it.
+// Host replaces missing parts of a host's identity: a zero identifier by a random one,
+// and an empty NQN by one derived from the identifier.
 func Host(id uuid.UUID, nqn string) (uuid.UUID, string) {
 	if id == uuid.Nil {
 		id = uuid.New()
@@ -27,8 +27,8 @@ func Host(id uuid.UUID, nqn string) (uuid.UUID, string) {
 	return id, nqn
 }
 
-// QueueDepth returns the queue depth for an option of that value: 128 if the option is
-// not set, or is more than 1024.
+// QueueDepth returns the queue depth for the value of an option. It returns 128 for
+// values below 1 or above 1024.
 func QueueDepth(option int) int {
 	if option <= 0 || option > 1024 {
 		return 128

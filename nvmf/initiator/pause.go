@@ -11,13 +11,13 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Pauses between attempts, which double from the first to the last.
+// The pause between attempts doubles from firstPause to lastPause.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
 )
 
-// Sleep returns early with the cause if ctx ends.
+// Sleep pauses for d. If ctx ends earlier, Sleep returns its cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -27,11 +27,10 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// NewClock returns a descriptor that becomes readable every interval, 8 bytes
-// each time; ownfd.CloseFile closes it. A timer of Go's own keeps a thread of
-// its runtime napping for 20 us at a time until epoll_wait has returned, which
-// for one of 10 s is up to 10 ms late, on a core that the application may want
-// for itself.
+// NewClock returns a timerfd that becomes readable every interval; each read returns 8
+// bytes. ownfd.CloseFile closes it. It replaces a Go timer, which costs the application
+// CPU time: epoll_wait with a time-out of 10 s returns up to 10 ms late, and during the
+// delay a thread of the Go runtime wakes up every 20 us.
 func NewClock(interval time.Duration) (*os.File, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

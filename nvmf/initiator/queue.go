@@ -10,11 +10,11 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// MaxRange is the most blocks one range of a Deallocate has.
+// MaxRange is the maximum number of blocks in one range of a Deallocate.
 const MaxRange = 1<<32 - 1
 
-// Check returns why a queue to a namespace cannot take a command; a Deallocate
-// of theirs has so many ranges at most.
+// Check returns an error if a queue of a namespace cannot execute a command. ranges is
+// the maximum number of ranges of a Deallocate.
 func Check(cmd *nvmf.Command, id *nvmf.Identity, ranges int) error {
 	if err := cmd.Check(id); err != nil {
 		return err
@@ -34,8 +34,8 @@ func Check(cmd *nvmf.Command, id *nvmf.Identity, ranges int) error {
 	return &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA, SC: nvme.StatusInvalidOpcode.SC(), DNR: true}
 }
 
-// Connect connects a new queue with attach, more than once if the target still
-// holds the queue's id for a connection which was closed a moment ago.
+// Connect connects a new queue by calling attach. It repeats the call while the target
+// still uses the queue ID for a connection that was closed a moment ago.
 func Connect(ctx context.Context, attach func() error) error {
 	for pause := firstPause; ; pause *= 2 {
 		err := attach()
@@ -46,23 +46,23 @@ func Connect(ctx context.Context, attach func() error) error {
 	}
 }
 
-// over reports whether ctx has ended, or is about to: its deadline is seen by the clock before
-// its timer says so.
+// over reports whether ctx has ended, or its deadline has passed. A deadline can pass
+// shortly before the timer of ctx fires.
 func over(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// Reconnect connects a queue to namespace id anew with attach, which ends with
-// ctx. Only a namespace that has changed and a closed device end it before ctx
-// does: a target that starts again refuses hosts and knows no namespaces for a
-// while, and over TCP what seems unsupported may be an ICResp that was damaged,
-// for it has no digest.
+// Reconnect reconnects a queue to namespace id by calling attach, until attach succeeds
+// or ctx ends. Other errors that end it are nvmf.ErrNamespaceChanged and
+// nvmf.ErrClosed. All others may be transient: a restarting target refuses hosts and
+// has no namespaces for a while. Even nvmf.ErrUnsupported may come from a damaged
+// ICResp, since that PDU has no digest.
 func Reconnect(ctx context.Context, id nvmf.TransportID, attach func() error) error {
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := attach()
-		if last == nil || !over(ctx) { // else ctx has cut the attempt short
+		if last == nil || !over(ctx) { // otherwise ctx has interrupted the attempt
 			last = err
 		}
 		if err == nil {

@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// lagging is a context that does not end at its deadline at once.
+// lagging is a context that ends some time after its deadline.
 type lagging struct {
 	context.Context
 	deadline time.Time

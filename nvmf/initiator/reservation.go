@@ -9,30 +9,29 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// An Executor is an I/O queue that runs one command at a time, of any kind.
+// An Executor is an I/O queue that executes any command, one at a time.
 type Executor interface {
-	// Exec runs a command whose data goes to the controller (write) or comes
-	// from it. what names it in errors; sqe needs no command id and no data
-	// pointer.
+	// Exec executes a command with data to the controller (write) or from it. what
+	// names the command in errors. Exec sets the command ID and the data pointer of
+	// sqe.
 	Exec(what string, sqe *nvme.SQE, data []byte, write bool) error
-	// Abort makes Exec fail. Any goroutine may call it, at any time.
+	// Abort makes Exec fail. It is safe for concurrent use.
 	Abort(cause error)
 	Close() error
 }
 
-// A Reservation is how a host comes to hold a namespace alone, as nvmf.Reserver
-// promises.
+// A Reservation implements nvmf.Reserver: it makes a host the only one that can write
+// to a namespace.
 type Reservation struct {
-	Host      [16]byte // the Host Identifier it has with the controller
+	Host      [16]byte // the Host Identifier at the controller
 	Key       nvmf.ReservationKey
 	Namespace nvmf.TransportID
-	Identity  *nvmf.Identity // the namespace's
-	// Open opens the queue that is used for as long as it takes, and only
-	// for that.
+	Identity  *nvmf.Identity // of the namespace
+	// Open opens a queue for the reservation commands, which is closed afterwards.
 	Open func(context.Context) (Executor, error)
 }
 
-// Take registers, takes the reservation, and removes all others.
+// Take registers the host, acquires the reservation, and removes all other registrants.
 func (r *Reservation) Take(ctx context.Context) error {
 	if err := r.repeat(ctx, (*reserver).step); err != nil {
 		return fmt.Errorf("reserving %s: %w", r.Namespace, err)
@@ -40,7 +39,7 @@ func (r *Reservation) Take(ctx context.Context) error {
 	return nil
 }
 
-// GiveUp unregisters, which releases what the host holds.
+// GiveUp unregisters the host, which releases its reservation.
 func (r *Reservation) GiveUp(ctx context.Context) error {
 	if err := r.repeat(ctx, (*reserver).leave); err != nil {
 		return fmt.Errorf("giving up the reservation of %s: %w", r.Namespace, err)
@@ -48,7 +47,8 @@ func (r *Reservation) GiveUp(ctx context.Context) error {
 	return nil
 }
 
-// repeat takes steps on a queue that ends with them, and with ctx.
+// repeat opens a queue and executes steps on it. It ends when they are complete or when
+// ctx ends.
 func (r *Reservation) repeat(ctx context.Context, step func(*reserver, *nvme.ReservationStatus) (bool, error)) error {
 	switch {
 	case r.Key == 0:
@@ -71,7 +71,8 @@ func (r *Reservation) repeat(ctx context.Context, step func(*reserver, *nvme.Res
 	return err
 }
 
-// known turns what a target without reservations says into our words.
+// known returns nvmf.ErrNoReservations for a target that does not know reservation
+// commands.
 func known(err error) error {
 	if hasStatus(err, nvme.StatusInvalidOpcode) {
 		return fmt.Errorf("%w (it had when it was opened): %w", nvmf.ErrNoReservations, err)
@@ -79,24 +80,24 @@ func known(err error) error {
 	return err
 }
 
-// reserver is one Take or GiveUp.
+// A reserver executes one Take or GiveUp.
 type reserver struct {
 	queue Executor
 	nsid  uint32
-	limit nvmf.Bytes // a command can move
+	limit nvmf.Bytes // maximum data size of a command
 	host  [16]byte
 	key   uint64
-	// plain: the target does not know Preempt and Abort.
+	// plain: the target does not support Preempt and Abort.
 	plain bool
 }
 
-// maxSteps bounds how often a target is asked for a change and still reports
-// something else. Each registrant to remove takes one step.
+// maxSteps limits the number of steps, for a target that does not report the changes
+// that it was asked for. Each registrant to be removed takes one step.
 const maxSteps = 1000
 
-// repeat takes steps until one says that the work is done. A step looks at a
-// report and changes one thing at most; it meets a Reservation Conflict when
-// someone else changed it first, another process of the same run mostly.
+// repeat executes steps until one returns done. A step reads a report and makes at most
+// one change. The change fails with Reservation Conflict if another host has changed
+// the reservation first; in most cases that is another process of the same job.
 func (r *reserver) repeat(ctx context.Context, step func(*reserver, *nvme.ReservationStatus) (bool, error)) error {
 	pause := firstPause
 	var last error
@@ -128,7 +129,7 @@ func (r *reserver) repeat(ctx context.Context, step func(*reserver, *nvme.Reserv
 	return errors.Join(fmt.Errorf("the reservation is not what it should be after %d changes", maxSteps), last)
 }
 
-// step is one on the way to holding the namespace alone.
+// step makes one change towards holding the namespace alone.
 func (r *reserver) step(s *nvme.ReservationStatus) (done bool, err error) {
 	own, others := r.split(s)
 	for _, o := range others {
@@ -149,17 +150,17 @@ func (r *reserver) step(s *nvme.ReservationStatus) (done bool, err error) {
 	case s.Type == 0:
 		return false, r.acquire(nvme.ReservationAcquire, 0)
 	case s.Type.AllRegistrants():
-		return false, r.preempt(0) // 0 is all other registrants
+		return false, r.preempt(0) // key 0 means all other registrants
 	case s.Type == nvme.WriteExclusive && own.Holder && len(others) > 0:
 		return false, r.preempt(others[0].Key)
 	case s.Type == nvme.WriteExclusive && own.Holder:
-		// Targets execute the commands that change reservations one after
-		// another, so when this one, which changes nothing, is done, so is
-		// the preemption that another process of this run, or a connection
-		// that was lost, has begun.
+		// Targets execute reservation commands one after another. So when this command,
+		// which changes nothing, is complete, earlier preemptions are complete, too.
+		// Such a preemption may come from another process of the job, or from a
+		// connection that was lost.
 		return true, r.acquire(nvme.ReservationAcquire, 0)
 	case own.Holder:
-		return false, r.preempt(r.key) // to change the type
+		return false, r.preempt(r.key) // changes the reservation type
 	}
 	for _, o := range others {
 		if o.Holder {
@@ -169,7 +170,7 @@ func (r *reserver) step(s *nvme.ReservationStatus) (done bool, err error) {
 	return false, fmt.Errorf("the target reports %s without a holder: %w", s.Type, nvmf.ErrUnsupported)
 }
 
-// leave is one on the way out.
+// leave makes one change towards having no registration.
 func (r *reserver) leave(s *nvme.ReservationStatus) (done bool, err error) {
 	own, _ := r.split(s)
 	switch {
@@ -181,7 +182,8 @@ func (r *reserver) leave(s *nvme.ReservationStatus) (done bool, err error) {
 	return false, r.register(nvme.ReservationUnregister, r.key, 0)
 }
 
-// split returns what a report says of this host, nil if nothing, and of others.
+// split returns this host's registrant in a report, nil if there is none, and the
+// others.
 func (r *reserver) split(s *nvme.ReservationStatus) (own *nvme.Registrant, others []nvme.Registrant) {
 	for i := range s.Registrants {
 		if g := &s.Registrants[i]; g.HostID != r.host {
@@ -193,7 +195,7 @@ func (r *reserver) split(s *nvme.ReservationStatus) (own *nvme.Registrant, other
 	return own, others
 }
 
-// register is Reservation Register.
+// register executes Reservation Register.
 func (r *reserver) register(action uint8, current, key uint64) error {
 	var sqe nvme.SQE
 	var keys nvme.ReservationKeys
@@ -203,8 +205,8 @@ func (r *reserver) register(action uint8, current, key uint64) error {
 	return r.queue.Exec("Reservation Register", &sqe, keys[:], true)
 }
 
-// acquire is Reservation Acquire of Write Exclusive; other is the key to
-// preempt.
+// acquire executes Reservation Acquire for a Write Exclusive reservation. other is the
+// key to preempt.
 func (r *reserver) acquire(action uint8, other uint64) error {
 	var sqe nvme.SQE
 	var keys nvme.ReservationKeys
@@ -214,9 +216,9 @@ func (r *reserver) acquire(action uint8, other uint64) error {
 	return r.queue.Exec("Reservation Acquire", &sqe, keys[:], true)
 }
 
-// preempt removes the registrants with a key, and takes the reservation if
-// one of them holds it. Commands of theirs that are being executed end first,
-// unless the target does not know how to.
+// preempt removes the registrants with a key, and acquires the reservation if one of
+// them holds it. Preempt and Abort also ends the removed hosts' commands in execution.
+// A target without Preempt and Abort does not end them.
 func (r *reserver) preempt(key uint64) error {
 	if !r.plain {
 		err := r.acquire(nvme.ReservationPreemptAbort, key)
@@ -228,10 +230,10 @@ func (r *reserver) preempt(key uint64) error {
 	return r.acquire(nvme.ReservationPreempt, key)
 }
 
-// firstReport is the bytes of report asked for first.
+// firstReport is the size in bytes of the first report that is requested.
 const firstReport = 4096
 
-// report is Reservation Report, whole.
+// report executes Reservation Report until it has all registrants.
 func (r *reserver) report() (nvme.ReservationStatus, error) {
 	for size := firstReport; ; {
 		var sqe nvme.SQE
@@ -245,8 +247,8 @@ func (r *reserver) report() (nvme.ReservationStatus, error) {
 		if total == len(s.Registrants) {
 			return s, nil
 		}
-		// More may come while we look; who adds them faster than we can read
-		// gets no further than the longest transfer.
+		// Further registrants may appear between two reports. The maximum transfer size
+		// ends this loop.
 		need := nvme.ReservationReportHeader + total*nvme.ReservationReportEntry
 		if nvmf.Bytes(need) > r.limit {
 			return s, fmt.Errorf("the target reports %d registrants: %w", total, nvmf.ErrUnsupported)

@@ -2,10 +2,10 @@ package initiator
 
 import "time"
 
-// Commands that complete with a transient status (nvmf.StatusError) are retried: at
-// once the first time, which suits a wrong data digest, then with exponential
-// back-off. For their owner they stay in flight meanwhile. After the command
-// time-out the last status is the outcome.
+// A command that completes with a transient status (nvmf.StatusError) is retried. The
+// first retry is immediate, which suits a wrong data digest; later ones follow with
+// exponential back-off. Meanwhile the command stays in flight for its owner. After the
+// command time-out it completes with the last status.
 
 const (
 	minRest = time.Millisecond
@@ -20,9 +20,9 @@ type Retry struct {
 	due     time.Time
 }
 
-// Again decides whether a command that was refused just now is retried, and counts
-// the retry. It returns false if the retry would be later than patience after the
-// first refusal.
+// Again decides whether a command that has just failed is retried, and counts the
+// retry. It returns false if the retry would be later than patience after the first
+// failure.
 func (r *Retry) Again(patience time.Duration) bool {
 	now := time.Now()
 	var pause time.Duration
@@ -39,5 +39,5 @@ func (r *Retry) Again(patience time.Duration) bool {
 	return true
 }
 
-// Due returns when the command is to be sent again.
+// Due returns the time at which the command is to be sent again.
 func (r *Retry) Due() time.Time { return r.due }
