@@ -1,6 +1,7 @@
-// Package tlspsk has the pre-shared keys with which NVMe/TCP uses TLS: their
-// form as text, and what becomes of one between a host and a subsystem (NVMe TCP
-// Transport Specification 1.0, 3.6.1). TLS itself is in package tls, and in SPDK.
+// Package tlspsk manages the pre-shared keys of NVMe/TCP with TLS: their text form, and
+// the key that a host and a subsystem derive for a connection (NVMe TCP Transport
+// Specification 1.0, section 3.6.1). TLS itself is implemented in package tls, and in
+// SPDK.
 package tlspsk
 
 import (
@@ -20,28 +21,28 @@ import (
 	"strings"
 )
 
-// A Key is a pre-shared key. The zero value is none. However it is printed it
-// does not show what it is; Reveal does.
+// A Key is a pre-shared key. The zero value means no key. Printing a Key does not show
+// it; Reveal returns it.
 type Key struct {
-	// retain is the hash that makes the key one of the host: '1' for SHA-256,
-	// '2' for SHA-384, '0' for none.
+	// retain identifies the hash that derives the host's key: '1' for SHA-256, '2' for
+	// SHA-384, '0' for no derivation.
 	retain byte
-	// key has 32 or 48 bytes. It is behind a pointer because package fmt does not
-	// follow it where it cannot call Format.
+	// key has 32 or 48 bytes. It is a pointer because package fmt does not follow
+	// pointers where it cannot call Format.
 	key *[]byte
 }
 
-// prefix and what follows is the interchange form of keys:
+// prefix is the beginning of the interchange form of keys:
 //
-//	NVMeTLSkey-1:hh:base64(key, CRC-32 of it):
+//	NVMeTLSkey-1:hh:base64(key, CRC-32 of the key):
 //
-// hh is the hash, 00 for none; the CRC is little-endian.
+// hh is the hash, 00 for none. The CRC is little-endian.
 const prefix = "NVMeTLSkey-1:"
 
-// sizes are those that keys with a hash have.
+// sizes maps a hash to the allowed key lengths in bytes.
 var sizes = map[byte][]int{'0': {32, 48}, '1': {32}, '2': {48}}
 
-// Parse reads a key. Its errors do not show it.
+// Parse parses a key. Its errors do not show the text.
 func Parse(text string) (Key, error) {
 	rest, ok := strings.CutPrefix(text, prefix)
 	if !ok || len(rest) < len("hh::") || rest[2] != ':' || rest[len(rest)-1] != ':' {
@@ -52,7 +53,7 @@ func Parse(text string) (Key, error) {
 		return Key{}, errors.New("the hash of a TLS key is 00, 01 or 02; this is another")
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(rest[3 : len(rest)-1])
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if err != nil || strings.ContainsAny(text, "\r\n") { // the base64 decoder ignores line breaks
 		return Key{}, errors.New("the TLS key is not in base64: it is cut or mistyped")
 	}
 	n := len(b) - crc32.Size
@@ -66,7 +67,7 @@ func Parse(text string) (Key, error) {
 	return Key{rest[1], &b}, nil
 }
 
-// New makes a random key of 256 bits, or of 384 if long.
+// New returns a random key of 256 bits, or of 384 bits if long is true.
 func New(long bool) Key {
 	k := Key{retain: '1'}
 	if long {
@@ -78,10 +79,10 @@ func New(long bool) Key {
 	return k
 }
 
-// IsZero reports whether there is no key.
+// IsZero reports whether k is the zero value, no key.
 func (k Key) IsZero() bool { return k.key == nil }
 
-// Equal reports whether two keys are the same, or both none.
+// Equal reports whether two keys are equal. Two zero values are equal.
 func (k Key) Equal(o Key) bool {
 	if k.IsZero() || o.IsZero() {
 		return k.IsZero() == o.IsZero()
@@ -89,13 +90,13 @@ func (k Key) Equal(o Key) bool {
 	return k.retain == o.retain && subtle.ConstantTimeCompare(*k.key, *o.key) == 1
 }
 
-// Reveal returns the key, which there must be, as text that Parse reads.
+// Reveal returns the text form of a key, which must not be zero.
 func (k Key) Reveal() string {
 	b := binary.LittleEndian.AppendUint32(bytes.Clone(*k.key), crc32.ChecksumIEEE(*k.key))
 	return fmt.Sprintf("%s0%c:%s:", prefix, k.retain, base64.StdEncoding.EncodeToString(b))
 }
 
-// String does not show the key.
+// String describes the key without showing it.
 func (k Key) String() string {
 	if k.IsZero() {
 		return "no TLS key"
@@ -103,11 +104,11 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s0%c:(%d bytes, not shown):", prefix, k.retain, len(*k.key))
 }
 
-// Format does not show the key, whatever the verb.
+// Format prints the result of String for every verb.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
 
-// Derive returns what a host and a subsystem use for TLS, where there is a key: its
-// identity, which goes over the wire, and the key itself.
+// Derive returns the identity and the key with which a host and a subsystem use TLS.
+// The identity is sent in clear text. k must not be zero.
 func (k Key) Derive(hostNQN, subNQN string) (identity string, key []byte, err error) {
 	suite, of := "01", sha256.New // TLS_AES_128_GCM_SHA256
 	if len(*k.key) == sha512.Size384 {
@@ -131,7 +132,7 @@ func (k Key) Derive(hostNQN, subNQN string) (identity string, key []byte, err er
 	return identity, key, err
 }
 
-// expand is HKDF-Extract and HKDF-Expand-Label of TLS 1.3.
+// expand computes HKDF-Extract and TLS 1.3's HKDF-Expand-Label.
 func expand(of func() hash.Hash, secret []byte, label, context string, size int) ([]byte, error) {
 	label = "tls13 " + label
 	info := binary.BigEndian.AppendUint16(nil, uint16(size))

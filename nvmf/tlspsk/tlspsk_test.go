@@ -13,14 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Made with Python's zlib, base64 and hmac.
+// Keys made with Python's zlib, base64 and hmac.
 const (
 	short = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 	long  = "NVMeTLSkey-1:02:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vcSEgBQ==:"
 	plain = "NVMeTLSkey-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 )
 
-// TestText reads keys, and one with each thing wrong that can be.
+// TestText checks that Parse accepts the text of valid keys, and refuses texts with
+// each kind of mistake without showing the key.
 func TestText(t *testing.T) {
 	for _, text := range []string{short, long, plain} {
 		k, err := Parse(text)
@@ -61,7 +62,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestKeyIsNotShown prints a key in all ways that may end in a log.
+// TestKeyIsNotShown checks that no usual way to print or log a value shows a key.
 func TestKeyIsNotShown(t *testing.T) {
 	k, err := Parse(short)
 	require.NoError(t, err)
