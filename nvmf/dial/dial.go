@@ -1,12 +1,11 @@
-// Package dial opens the namespace a TransportID names, with the
-// implementation of nvmf.Device that reaches it:
+// Package dial opens the namespace of a TransportID with the implementation of
+// nvmf.Device for its transport:
 //
 //	TCP     nvmf/tcp or nvmf/spdk      file:  nvmf/filedev
 //	RDMA    nvmf/spdk                  mem:   nvmf/memdev
 //	PCIe    nvmf/spdk
 //
-// nvmf/spdk is there in programs built with the tag spdk. Open may be called
-// concurrently.
+// Programs built with the tag spdk include nvmf/spdk. Open is safe for concurrent use.
 package dial
 
 import (
@@ -21,20 +20,21 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// Retire is called when the process ends: namespaces are opened with driver Go
-// from then on, if they can be.
+// Retire must be called when the process ends. From then on, namespaces are opened
+// without SPDK if the Go driver supports their transport.
 func Retire() { spdk.Retire() }
 
-// A Driver is an implementation that talks to controllers.
+// A Driver is an implementation of an NVMe host.
 type Driver string
 
-// Drivers. Go is the default, and there for TCP only.
+// Drivers. Go is the default, and supports TCP only.
 const (
 	Go   Driver = "go"
 	SPDK Driver = "spdk"
 )
 
-// Drivers names the drivers that this program has, with their versions.
+// Drivers returns the names of the drivers that this program includes, with their
+// versions.
 func Drivers() []string {
 	if v := spdk.Version(); v != "" {
 		return []string{string(Go), string(SPDK) + " " + v}
@@ -42,23 +42,23 @@ func Drivers() []string {
 	return []string{string(Go)}
 }
 
-// Options are those of the implementations; each uses its own.
+// Options are the options of all implementations. Each implementation uses its own.
 type Options struct {
-	// Driver is for namespaces that are reached over TCP.
+	// Driver selects the driver for TCP.
 	Driver Driver
-	// TCP is for all namespaces that have a controller, as far as the driver
-	// and the transport have such an option.
+	// TCP applies to all namespaces with a controller, as far as driver and transport
+	// have the option.
 	TCP  tcp.Options
 	File filedev.Options
 	Mem  memdev.Options
 }
 
-// memLBASize is the block size of mem: namespaces.
+// memLBASize is the logical block size of mem: namespaces.
 const memLBASize = 4 * nvmf.KiB
 
-// Open opens the namespace id names. ctx bounds the opening only. Errors wrap
-// those of opening a device in package nvmf: nvmf.ErrUnsupported for a
-// transport or driver this program was built without.
+// Open opens the namespace id. ctx bounds only the opening. Errors wrap those of
+// package nvmf. A transport or driver that this program does not include is
+// nvmf.ErrUnsupported.
 func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, error) {
 	switch id.Transport {
 	case nvmf.TCP:
@@ -83,7 +83,7 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	return nil, fmt.Errorf("opening %s: %w: no such transport %q", id, nvmf.ErrUnsupported, id.Transport)
 }
 
-// overSPDK are the same options for the other driver.
+// overSPDK converts the options to those of the SPDK driver.
 func overSPDK(all *Options) spdk.Options {
 	o := all.TCP
 	return spdk.Options{
@@ -104,7 +104,7 @@ func overSPDK(all *Options) spdk.Options {
 	}
 }
 
-// wrap turns a nil pointer with an error into a nil interface.
+// wrap returns a nil interface instead of a nil pointer if err is not nil.
 func wrap[D nvmf.Device](d D, err error) (nvmf.Device, error) {
 	if err != nil {
 		return nil, err
