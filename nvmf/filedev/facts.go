@@ -15,7 +15,7 @@ import (
 // attribute holds the UUID of a namespace file, 16 bytes.
 const attribute = "user.nvmecr.uuid"
 
-// space is the name space of UUIDs that are derived (version 5).
+// space is the name space of derived UUIDs (version 5).
 var space = uuid.MustParse("6f7a7d0c-0a5e-4f8e-9a39-5d0c5a1f2b61")
 
 // Size returns the capacity of a regular file or block device in bytes.
@@ -38,7 +38,7 @@ func Size(f *os.File) (nvmf.Bytes, error) {
 // a new UUID in a file without one, if possible.
 func UUID(f *os.File) (uuid.UUID, error) { return identity(f, true) }
 
-// identity is UUID. It does not change the file if give is false.
+// identity implements UUID. It does not change the file if give is false.
 func identity(f *os.File, give bool) (uuid.UUID, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -64,8 +64,8 @@ func derivedUUID(st *unix.Stat_t) uuid.UUID {
 	return uuid.NewSHA1(space, fmt.Appendf(nil, "file %d %d", st.Dev, st.Ino))
 }
 
-// storedUUID reads the attribute, or creates it if it may; another process may
-// do the same at the same time.
+// storedUUID reads the attribute. If create is set, it creates a missing attribute,
+// which another process may do at the same time.
 func storedUUID(fd int, create bool) (uuid.UUID, error) {
 	for {
 		var id uuid.UUID
@@ -94,7 +94,7 @@ func blockUUID(dev uint64) uuid.UUID {
 	return uuid.NewSHA1(space, fmt.Appendf(nil, "device %d", dev))
 }
 
-// CanDeallocate says whether holes can be punched into the file of size bytes.
+// CanDeallocate reports whether the file of size bytes supports punching holes.
 func CanDeallocate(f *os.File, size nvmf.Bytes) bool {
 	// The range is after the end of the file, so that no data is lost. A block device
 	// answers EINVAL for that range, and EOPNOTSUPP only for a valid one.

@@ -1,22 +1,21 @@
-// Package filedev is an nvmf.Device over a local file or block device, through
-// the page cache.
+// Package filedev implements nvmf.Device on a local file or block device, through the
+// page cache.
 //
-// Commands execute inside Submit with blocking preadv and pwritev calls on the
-// calling thread, or as copies to and from a mapping where the file is in
-// memory (tmpfs). A completed write is in the page cache: it survives the
-// process, and after Flush (fdatasync) or with FUA (RWF_DSYNC) also the
-// machine, so the identity reports a volatile write cache.
+// Submit executes commands by blocking preadv and pwritev calls on the calling thread.
+// For a file on tmpfs it copies to and from a memory mapping. A completed write is in
+// the page cache and survives the process. After Flush (fdatasync), or with FUA
+// (RWF_DSYNC), it also survives a failure of the machine. So the identity reports a
+// volatile write cache.
 //
-// Several processes may open the same file, and no lock prevents that.
+// Several processes may open the same file. No lock prevents that.
 //
 // # The UUID of a file
 //
-// The UUID of a file is in its extended attribute user.nvmecr.uuid. So a renamed
-// file keeps its UUID, and a plain copy is another namespace. A copy with
-// attributes, as of cp -a, is the same namespace. If the file system has no user
-// attributes, or the file cannot be written, the UUID is derived from device and
-// inode number. That of a block device is derived from its wwid, or from its
-// device number if it has no wwid.
+// The UUID of a file is in its extended attribute user.nvmecr.uuid. So a renamed file
+// keeps its UUID, and a plain copy is another namespace. A copy with attributes, as of
+// cp -a, is the same namespace. If the file system has no user attributes, or the file
+// cannot be written, the UUID is derived from device and inode number. The UUID of a
+// block device is derived from its wwid, or from its device number if it has no wwid.
 package filedev
 
 import (
@@ -44,32 +43,33 @@ type Options struct {
 	MaxTransfer nvmf.Bytes
 	// OptimalTransfer in bytes; 0 means MaxTransfer.
 	OptimalTransfer nvmf.Bytes
-	// ReadOnly opens the file for reading, and does not change it. Commands that
-	// write fail with syscall.EROFS.
+	// ReadOnly opens the file for reading only. Commands that write fail with
+	// syscall.EROFS.
 	ReadOnly bool
 }
 
-// Device is a file as a namespace. All methods are safe for concurrent use.
+// A Device is a namespace backed by a file. All methods are safe for concurrent use.
 type Device struct {
 	path     string
 	file     *os.File
 	readOnly bool
 	identity nvmf.Identity
-	mapped   *mapped // nil unless the file is in memory, and may be written to
+	mapped   *mapped // nil unless the file is on tmpfs and writable
 
-	// damaged is set by the first failed fdatasync: the kernel reports such a
-	// failure once and forgets the pages, so no later flush can be believed.
+	// damaged is set by the first failed fdatasync. The kernel reports such a failure
+	// once and discards the dirty pages, so a later successful fdatasync proves
+	// nothing.
 	damaged atomic.Pointer[error]
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	queues int        // open queues: the file stays open until the last is closed
 	closed bool
 }
 
 var _ nvmf.Device = (*Device)(nil)
 
-// Create creates a sparse file of size bytes, readable by its owner only, and
-// opens it. It fails with fs.ErrExist if path exists.
+// Create creates a sparse file of size bytes, accessible only by its owner, and opens
+// it. It fails with fs.ErrExist if path exists.
 func Create(path string, size nvmf.Bytes, o Options) (*Device, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -145,7 +145,7 @@ func (d *Device) identify(o Options) error {
 	return nil
 }
 
-// Identity returns the identity that Open has found.
+// Identity returns the identity that Open determined.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
 // Path returns the absolute path of the file.
@@ -170,8 +170,7 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 	return &queue{device: d, fd: d.file.Fd()}, nil
 }
 
-// Close closes the file, at the latest when the last queue is closed. It does
-// not flush.
+// Close closes the file as soon as all queues are closed. It does not flush.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,7 +188,7 @@ func (d *Device) closeIfIdle() error {
 	return errors.Join(d.mapped.close(), ownfd.CloseFile(d.file))
 }
 
-// queue executes commands at once on the calling thread.
+// queue executes commands synchronously on the calling thread.
 type queue struct {
 	device *Device
 	fd     uintptr
@@ -275,7 +274,8 @@ func (d *Device) flush() error {
 // maxIovecs is the kernel's IOV_MAX.
 const maxIovecs = 1024
 
-// transfer transfers all of c.Data, by as many calls as the kernel needs.
+// transfer transfers all of c.Data. It repeats the system call after a partial
+// transfer.
 func (q *queue) transfer(c *nvmf.Command, trap, flags uintptr) error {
 	offset := q.offset(c.LBA)
 	rest, skip := c.Data, 0
@@ -302,7 +302,7 @@ func (q *queue) transfer(c *nvmf.Command, trap, flags uintptr) error {
 		}
 		n, _, errno := unix.Syscall6(trap, q.fd, uintptr(unsafe.Pointer(&q.iov[0])), uintptr(len(q.iov)),
 			uintptr(offset), 0, flags)
-		clear(q.iov) // keep no reference to the caller's memory
+		clear(q.iov) // keeps no reference to the caller's memory
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:

@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// run submits one command on a queue of its own.
+// run executes one command on a new queue.
 func run(t *testing.T, d nvmf.Device, c *nvmf.Command) error {
 	q, err := d.OpenQueue(context.Background(), 1)
 	require.NoError(t, err)
@@ -131,5 +131,5 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, q.Close())
 	require.NoError(t, d.Close())
 	_, err = unix.Getxattr(path, "user.nvmecr.uuid", nil)
-	assert.Error(t, err, "no attribute was added")
+	assert.Error(t, err, "Open added the attribute")
 }

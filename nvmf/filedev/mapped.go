@@ -13,25 +13,25 @@ import (
 	"nvmecr/nvmf"
 )
 
-// chunk is the unit in which a file in memory is allocated and mapped.
+// chunk is the size of the unit in which a file on tmpfs is allocated and mapped.
 const chunk = 64 << 10
 
-// mapped is a file whose storage is memory (tmpfs), mapped into this process.
-// Copying through the mapping costs half of a system call, which looks up and locks
-// each page. Memory that is not allocated yet is allocated before bytes are copied,
-// so that a lack of memory is an error.
+// mapped is a file on tmpfs, mapped into this process. Copying through the mapping
+// takes half the time of a system call, which looks up and locks each page. Memory is
+// allocated before bytes are copied to it, so that a lack of memory is an error, not a
+// signal.
 type mapped struct {
 	fd    uintptr
-	bytes []byte // the whole file, shared with all processes that have it open
+	bytes []byte // the whole file; all processes that map it share the memory
 
-	// ready has a bit for each chunk whose memory is allocated and mapped here. A write
-	// to a chunk sets its bit, and a deallocation clears it. The bits only save time:
-	// an access to memory that is missing although its bit is set is a fault, which
+	// ready has a bit for each chunk whose memory is allocated and mapped in this
+	// process. A write to a chunk sets its bit, and a deallocation clears it. The bits
+	// only save time. Accessing missing memory whose bit is set causes a fault, which
 	// fails the command.
 	ready []atomic.Uint64
 }
 
-// mapMemory maps a file of size bytes; nil if it is not in memory, or if it
+// mapMemory maps a file of size bytes. It returns nil if the file is not on tmpfs, or
 // cannot be mapped.
 func mapMemory(f *os.File, size nvmf.Bytes) *mapped {
 	var st unix.Statfs_t
@@ -40,7 +40,7 @@ func mapMemory(f *os.File, size nvmf.Bytes) *mapped {
 	}
 	b, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil // for example with little address space
+		return nil // for example with a limited address space
 	}
 	// Children and core dumps do not need the mapping. A failure does no harm.
 	_ = unix.Madvise(b, unix.MADV_DONTFORK)
@@ -57,7 +57,8 @@ func (m *mapped) close() error {
 }
 
 // write executes c. It returns done false if memory for whole chunks cannot be
-// allocated. The caller then uses a system call, which allocates only what it writes.
+// allocated. The caller then uses a system call, which allocates memory only for the
+// bytes of c.
 func (m *mapped) write(c *nvmf.Command, offset, length int64) (done bool, err error) {
 	if m == nil || !m.prepare(offset, offset+length) {
 		return false, nil
@@ -86,8 +87,9 @@ func (m *mapped) read(c *nvmf.Command, offset, length int64) (done bool, err err
 	return true, nil
 }
 
-// fault turns the panic of a memory fault into an error. The fault is in the file, which
-// another program has truncated or deallocated, or in the caller's memory.
+// fault converts the panic of a memory fault into an error. The address of the fault is
+// in the mapping if another program has truncated or deallocated the file. Otherwise it
+// is in the caller's memory.
 func (m *mapped) fault(err *error) {
 	r := recover()
 	if r == nil {
@@ -132,7 +134,7 @@ func (m *mapped) prepare(start, end int64) bool {
 		}
 	}
 	// One call instead of a fault for each page. Before Linux 5.14 the call fails, and
-	// the pages fault.
+	// each page faults at its first access.
 	_ = unix.Madvise(m.bytes[from:to], unix.MADV_POPULATE_WRITE)
 	for i := from / chunk; i*chunk < to; i++ {
 		m.ready[i/64].Or(1 << (i % 64))

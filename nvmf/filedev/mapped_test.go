@@ -14,7 +14,7 @@ import (
 	"nvmecr/nvmf/filedev"
 )
 
-// inMemory returns a directory of a file system in memory.
+// inMemory returns a directory on tmpfs.
 func inMemory(t *testing.T) string {
 	var st unix.Statfs_t
 	if err := unix.Statfs("/dev/shm", &st); err != nil || st.Type != unix.TMPFS_MAGIC {
@@ -46,7 +46,7 @@ func TestSparseInMemory(t *testing.T) {
 		return got
 	}
 	assert.Equal(t, make([]byte, nvmf.MiB), read(256))
-	assert.Zero(t, allocated(t, path), "of a file that has been read")
+	assert.Zero(t, allocated(t, path), "reading a sparse file allocated memory")
 
 	last := nvmf.LBA(64 * 256) // the block after the last whole chunk
 	want := bytes.Repeat([]byte("x"), 4096)
@@ -57,16 +57,16 @@ func TestSparseInMemory(t *testing.T) {
 	assert.Equal(t, want, read(256)[44*4096:45*4096])
 	kernel, err := os.ReadFile(path)
 	require.NoError(t, err)
-	assert.Equal(t, want, kernel[300*4096:301*4096], "as others see it")
+	assert.Equal(t, want, kernel[300*4096:301*4096], "read by a system call")
 	assert.Equal(t, want, kernel[last*4096:])
 
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: 256, Blocks: 256}))
 	assert.LessOrEqual(t, allocated(t, path), int64(4096))
 	assert.Equal(t, make([]byte, nvmf.MiB), read(256))
 	read(300) // crosses the border between two chunks
-	assert.LessOrEqual(t, allocated(t, path), int64(4096), "nothing comes back by reading")
+	assert.LessOrEqual(t, allocated(t, path), int64(4096), "reading allocated memory again")
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Read, LBA: 300, Blocks: 1, Data: [][]byte{got[:4096]}}))
-	assert.LessOrEqual(t, allocated(t, path), int64(4096), "nor of what had been written")
+	assert.LessOrEqual(t, allocated(t, path), int64(4096), "reading deallocated blocks allocated memory")
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Write, LBA: 300, Blocks: 1, Data: [][]byte{want}}))
 	assert.Equal(t, want, read(300)[:4096])
 }
