@@ -1,10 +1,10 @@
-// Package memdev is an nvmf.Device in memory of this process: for tests, for
-// "mem:SIZE" namespaces, and as a baseline without a network.
+// Package memdev implements nvmf.Device in memory of this process. It is used by tests,
+// for "mem:SIZE" namespaces, and as a baseline without a network.
 //
-// The memory is anonymous and sparse: pages that were never written read as
-// zeros and cost nothing, so an empty device of 1 TiB is free. Commands
-// execute inside Submit on the calling thread; commands of different queues
-// that overlap in LBAs leave either's bytes, as on any device.
+// The memory is anonymous and sparse: pages that were never written read as zeros and
+// occupy no memory, so an empty device of 1 TiB costs nothing. Submit executes commands
+// on the calling thread. Concurrent commands of different queues with overlapping LBAs
+// may leave the data of either, as on any device.
 package memdev
 
 import (
@@ -18,24 +18,25 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Options are the properties a device reports. The zero value is useful.
+// Options are the properties that a device reports. The zero value is usable.
 type Options struct {
-	// UUID of the namespace; random where it is zero.
+	// UUID of the namespace. If it is zero, the device gets a random UUID.
 	UUID uuid.UUID
-	// MaxTransfer in bytes; 0 means 1 MiB. A multiple of the LBA size.
+	// MaxTransfer in bytes, a multiple of the LBA size. 0 means 1 MiB.
 	MaxTransfer nvmf.Bytes
 	// OptimalTransfer in bytes; 0 means the smaller of 128 KiB and MaxTransfer.
 	OptimalTransfer nvmf.Bytes
-	// VolatileWriteCache is only reported: nothing here survives the process.
+	// VolatileWriteCache is only reported. The data does not survive the process in any
+	// case.
 	VolatileWriteCache bool
 }
 
-// Device is a namespace in memory. All methods are safe for concurrent use.
+// A Device is a namespace in memory. All methods are safe for concurrent use.
 type Device struct {
 	identity nvmf.Identity
 
-	mu     sync.Mutex // guards what follows; the bytes of memory have no lock
-	memory []byte     // nil once unmapped
+	mu     sync.Mutex // guards the following fields, but not the bytes of memory
+	memory []byte     // nil after it was unmapped
 	queues int        // open queues: memory stays mapped until the last is closed
 	closed bool
 }
@@ -85,11 +86,11 @@ func New(size, lbaSize nvmf.Bytes, o Options) (*Device, error) {
 	}, nil
 }
 
-// Identity returns what New was told.
+// Identity returns the identity made from the arguments of New.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
-// Bytes returns the memory itself, for tests that inspect or damage it. It is
-// nil after Close.
+// Bytes returns the memory of the device, for tests that inspect or damage it. It
+// returns nil after Close.
 func (d *Device) Bytes() []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,7 +111,7 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 	return &queue{device: d, memory: d.memory}, nil
 }
 
-// Close frees the memory, at the latest when the last queue is closed.
+// Close frees the memory as soon as all queues are closed.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,7 +128,7 @@ func (d *Device) unmapIfIdle() error {
 	return unix.Munmap(memory)
 }
 
-// queue executes commands at once; memory is nil after Close.
+// queue executes commands synchronously. memory is nil after Close.
 type queue struct {
 	device *Device
 	memory []byte
@@ -168,7 +169,7 @@ func (q *queue) execute(c *nvmf.Command) error {
 	return nil
 }
 
-// deallocate gives whole pages of [start, end) back to the system.
+// deallocate returns the whole pages of [start, end) to the system.
 func (q *queue) deallocate(start, end uint64) error {
 	const page = 4096
 	start, end = (start+page-1)&^(page-1), end&^(page-1)

@@ -55,7 +55,7 @@ func TestBadSizes(t *testing.T) {
 		{"odd blocks", nvmf.MiB, 520, memdev.Options{}},
 		{"large blocks", nvmf.MiB, 8192, memdev.Options{}},
 		{"odd transfer", nvmf.MiB, 4096, memdev.Options{MaxTransfer: 5000}},
-		{"optimum above the most", nvmf.MiB, 4096, memdev.Options{MaxTransfer: 8192, OptimalTransfer: 16384}},
+		{"optimal transfer above the maximum", nvmf.MiB, 4096, memdev.Options{MaxTransfer: 8192, OptimalTransfer: 16384}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := memdev.New(c.size, c.lba, c.o)
