@@ -40,7 +40,7 @@ func (c *CQE) Status() Status { return Status(le.Uint16(c[14:]) >> 1) }
 //	14     do not retry (DNR)
 type Status uint16
 
-// DNR is added to a status that a repetition would meet again.
+// DNR (do not retry) is set if a repeated command would fail with the same status.
 const DNR Status = 0x4000
 
 // SC returns the status code.
@@ -52,10 +52,11 @@ func (s Status) SCT() uint8 { return uint8(s>>8) & 7 }
 // DNR reports whether DNR is set.
 func (s Status) DNR() bool { return s&DNR != 0 }
 
-// Code returns type and code alone, comparable with the constants below.
+// Code returns only status code type and status code, for comparison with the constants
+// below.
 func (s Status) Code() Status { return s & 0x7ff }
 
-// Statuses: type in bits 10:8, code in bits 7:0.
+// Status values: status code type in bits 10:8, status code in bits 7:0.
 const (
 	StatusSuccess            Status = 0x000
 	StatusInvalidOpcode      Status = 0x001

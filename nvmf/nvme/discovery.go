@@ -1,6 +1,6 @@
 package nvme
 
-// Transport types (TRTYPE) and address families (ADRFAM) of discovery.
+// Transport types (TRTYPE) and address families (ADRFAM) of discovery log entries.
 const (
 	TransportRDMA = 1
 	TransportFC   = 2
@@ -10,15 +10,15 @@ const (
 	FamilyIPv6 = 2
 )
 
-// Subsystem types (SUBTYPE) of discovery.
+// Subsystem types (SUBTYPE) of discovery log entries.
 const (
 	SubtypeReferral         = 1
 	SubtypeNVM              = 2
 	SubtypeCurrentDiscovery = 3
 )
 
-// Transport requirements (TREQ): bit 2 set where SQ flow control may be
-// disabled; bits 1:0 are 01b where a secure channel is required, 10b where none is.
+// Transport requirements (TREQ). Bits 1:0 are 01b if a secure channel is required, and
+// 10b if it is not. Bit 2 is set if SQ flow control can be disabled.
 const (
 	TREQRequired    = 1
 	TREQNotRequired = 2
@@ -28,7 +28,7 @@ const (
 // SecurityTLS13 is the security type (SECTYPE) of TLS 1.3 in TSAS, byte 768 of an entry.
 const SecurityTLS13 = 2
 
-// DiscoveryHeader is what begins a discovery log page:
+// DiscoveryHeader is the header of a discovery log page:
 //
 //	 0- 7  generation counter
 //	 8-15  number of records
@@ -42,16 +42,16 @@ func (h *DiscoveryHeader) Set(generation, records uint64) {
 	le.PutUint64(h[8:], records)
 }
 
-// Generation changes whenever the log does.
+// Generation returns the generation counter, which changes whenever the log changes.
 func (h *DiscoveryHeader) Generation() uint64 { return le.Uint64(h[0:]) }
 
-// Records is the number of entries that follow.
+// Records returns the number of entries that follow.
 func (h *DiscoveryHeader) Records() uint64 { return le.Uint64(h[8:]) }
 
-// RecordFormat is 0 for the entries of this package.
+// RecordFormat returns the record format. It is 0 for the entries of this package.
 func (h *DiscoveryHeader) RecordFormat() uint16 { return le.Uint16(h[16:]) }
 
-// DiscoveryEntry is one entry:
+// DiscoveryEntry is an entry of a discovery log page:
 //
 //	0  transport type    4- 5  port id             32- 63  trsvcid
 //	1  address family    6- 7  controller id      256- 511  subsystem NQN
@@ -59,8 +59,9 @@ func (h *DiscoveryHeader) RecordFormat() uint16 { return le.Uint16(h[16:]) }
 //	3  requirements     10-11  entry flags        768-1023  transport specific
 type DiscoveryEntry [DiscoveryEntrySize]byte
 
-// SetSubsystem writes the whole entry for a subsystem at a TCP port, dynamic
-// controllers, no TLS. subtype is SubtypeNVM or SubtypeCurrentDiscovery.
+// SetSubsystem writes the whole entry for a subsystem at a TCP port. The subsystem uses
+// the dynamic controller model and no TLS. subtype is SubtypeNVM or
+// SubtypeCurrentDiscovery.
 func (e *DiscoveryEntry) SetSubsystem(subtype, family uint8, portID uint16, subNQN, traddr, trsvcid string) {
 	*e = DiscoveryEntry{TransportTCP, family, subtype, TREQNoSQFlow}
 	le.PutUint16(e[4:], portID)
@@ -71,8 +72,9 @@ func (e *DiscoveryEntry) SetSubsystem(subtype, family uint8, portID uint16, subN
 	putSpace(e[512:768], traddr)
 }
 
-// RequireTLS says that the port takes connections with TLS 1.3 only: TREQ, and the
-// security type of TCP's TSAS (NVMe TCP Transport Specification 1.0, figure 10).
+// RequireTLS marks the port as one that accepts only connections with TLS 1.3. It sets
+// TREQ, and the security type in TCP's TSAS (NVMe TCP Transport Specification 1.0,
+// figure 10).
 func (e *DiscoveryEntry) RequireTLS() {
 	e[3] = e[3]&^3 | TREQRequired
 	e[768] = SecurityTLS13
@@ -93,10 +95,10 @@ func (e *DiscoveryEntry) TREQ() uint8 { return e[3] }
 // PortID returns PORTID.
 func (e *DiscoveryEntry) PortID() uint16 { return le.Uint16(e[4:]) }
 
-// CNTLID returns the controller id, CNTLIDDynamic for any.
+// CNTLID returns the controller ID; CNTLIDDynamic means any controller.
 func (e *DiscoveryEntry) CNTLID() uint16 { return le.Uint16(e[6:]) }
 
-// Service returns TRSVCID, the port.
+// Service returns TRSVCID, the port number.
 func (e *DiscoveryEntry) Service() string { return text(e[32:64]) }
 
 // SubNQN returns the subsystem NQN.

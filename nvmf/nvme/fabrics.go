@@ -21,11 +21,12 @@ func (s *SQE) FabricsType() uint8 { return s[fabricsTypeOffset] }
 
 // Connect attributes (CATTR).
 const (
-	// ConnectNoSQFlow: the host asks for no SQ flow control on this queue.
+	// ConnectNoSQFlow: the host asks the controller to disable SQ flow control for the
+	// queue.
 	ConnectNoSQFlow = 1 << 2
 )
 
-// Connect is what a Connect command's dwords say:
+// Connect has the fields of a Connect command:
 //
 //	40-41  record format, 0
 //	42-43  queue id, 0 is the admin queue
@@ -37,10 +38,10 @@ type Connect struct {
 	QID          uint16
 	SQSize       uint16 // 0's based
 	Attributes   uint8
-	KATO         uint32 // ms; 0 is no keep-alive
+	KATO         uint32 // milliseconds; 0 means no keep-alive
 }
 
-// SetConnect fills a Connect command's dwords.
+// SetConnect sets the fields of a Connect command.
 func (s *SQE) SetConnect(c Connect) {
 	le.PutUint16(s[40:], c.RecordFormat)
 	le.PutUint16(s[42:], c.QID)
@@ -49,18 +50,19 @@ func (s *SQE) SetConnect(c Connect) {
 	le.PutUint32(s[48:], c.KATO)
 }
 
-// Connect reads a Connect command's dwords.
+// Connect returns the fields of a Connect command.
 func (s *SQE) Connect() Connect {
 	return Connect{le.Uint16(s[40:]), le.Uint16(s[42:]), le.Uint16(s[44:]), s[46], le.Uint32(s[48:])}
 }
 
-// Security protocol and its specific field of Authentication Send and Receive.
+// Security protocol (SECP), and its security protocol specific field, of Authentication
+// Send and Receive.
 const (
 	SecurityProtocolNVMe = 0xe9
 	SecuritySpecificAuth = 0x0101
 )
 
-// Security is what an Authentication Send or Receive command says:
+// Security has the fields of an Authentication Send or Receive command:
 //
 //	41-42  security protocol specific (SPSP0, SPSP1)
 //	43     security protocol (SECP)
@@ -71,37 +73,37 @@ type Security struct {
 	Length   uint32
 }
 
-// SetSecurity fills an Authentication Send or Receive command's dwords.
+// SetSecurity sets the fields of an Authentication Send or Receive command.
 func (s *SQE) SetSecurity(c Security) {
 	le.PutUint16(s[41:], c.Specific)
 	s[43] = c.Protocol
 	le.PutUint32(s[44:], c.Length)
 }
 
-// Security reads an Authentication Send or Receive command's dwords.
+// Security returns the fields of an Authentication Send or Receive command.
 func (s *SQE) Security() Security {
 	return Security{le.Uint16(s[41:]), s[43], le.Uint32(s[44:])}
 }
 
-// Dynamic controllers are asked for with CNTLIDDynamic; a discovery or I/O
-// queue Connect names a controller.
+// CNTLIDDynamic in the Connect command of an admin queue asks for a dynamic controller.
+// The Connect of an I/O queue has the ID of its controller.
 const CNTLIDDynamic = 0xffff
 
-// Bits 31:16 of a successful Connect's dword 0: authentication is required
-// before anything else (ATR, ASCR).
+// Bits 31:16 of dword 0 of a successful Connect. A set bit (ATR, ASCR) means that the
+// host must authenticate before it sends other commands.
 const (
 	ConnectAuthTransaction   = 1 << 17
 	ConnectAuthSecureChannel = 1 << 18
 )
 
-// ConnectResult packs a successful Connect's dword 0: the controller id and
-// the authentication requirements.
+// ConnectResult returns dword 0 of a successful Connect: the controller ID and the
+// authentication requirements.
 func ConnectResult(cntlid uint16, auth uint32) uint64 {
 	return uint64(cntlid) | uint64(auth&0xffff0000)
 }
 
-// ConnectInvalid packs dword 0 of StatusConnectInvalidParameters: the offset
-// of the field, in the data (inData) or in the command.
+// ConnectInvalid returns dword 0 for StatusConnectInvalidParameters: the offset of the
+// invalid field in the data (inData), or in the command.
 func ConnectInvalid(offset uint16, inData bool) uint64 {
 	v := uint64(offset)
 	if inData {
@@ -110,7 +112,7 @@ func ConnectInvalid(offset uint16, inData bool) uint64 {
 	return v
 }
 
-// Offsets of ConnectData's fields, as ConnectInvalid reports them.
+// Offsets of the fields of ConnectData, for ConnectInvalid.
 const (
 	ConnectOffsetHostID  = 0
 	ConnectOffsetCNTLID  = 16
@@ -138,16 +140,16 @@ func (d *ConnectData) Set(hostID [16]byte, cntlid uint16, subNQN, hostNQN string
 // HostID returns the host identifier.
 func (d *ConnectData) HostID() [16]byte { return [16]byte(d[0:16]) }
 
-// CNTLID returns the controller id asked for.
+// CNTLID returns the controller ID that the host asks for.
 func (d *ConnectData) CNTLID() uint16 { return le.Uint16(d[16:]) }
 
-// SubNQN returns the subsystem NQN, up to its zero byte.
+// SubNQN returns the subsystem NQN.
 func (d *ConnectData) SubNQN() string { return text(d[256:512]) }
 
-// HostNQN returns the host NQN, up to its zero byte.
+// HostNQN returns the host NQN.
 func (d *ConnectData) HostNQN() string { return text(d[512:768]) }
 
-// Controller properties, by their offset.
+// Offsets of the controller properties. All but PropertyCAP have 4 bytes.
 const (
 	PropertyCAP  = 0x00 // 8 bytes
 	PropertyVS   = 0x08
@@ -156,8 +158,8 @@ const (
 	PropertyNSSR = 0x20
 )
 
-// SetProperty fills Property Get (value 0) or Property Set for the property
-// at offset; only PropertyCAP is 8 bytes wide.
+// SetProperty sets the fields of Property Get (value 0) or Property Set for the
+// property at offset.
 func (s *SQE) SetProperty(offset uint32, value uint64) {
 	s[40] = 0
 	if offset == PropertyCAP {
@@ -167,8 +169,8 @@ func (s *SQE) SetProperty(offset uint32, value uint64) {
 	le.PutUint64(s[48:], value)
 }
 
-// Property returns what Property Get or Set addresses: the offset, the size
-// in bytes (4 or 8; 0 for a reserved size) and the value to set.
+// Property returns the fields of Property Get or Set: offset, size in bytes, and the
+// value to be set. The size is 4 or 8, or 0 if the field has a reserved value.
 func (s *SQE) Property() (offset uint32, size int, value uint64) {
 	switch s[40] & 7 {
 	case 0:
@@ -182,23 +184,23 @@ func (s *SQE) Property() (offset uint32, size int, value uint64) {
 // CAP is the controller capabilities property.
 type CAP uint64
 
-// MakeCAP returns a CAP with contiguous queues, the NVM command set, 4 KiB
-// pages: mqes is the largest queue, 0's based, timeout in units of 500 ms.
+// MakeCAP returns a CAP for contiguous queues, the NVM command set and 4 KiB pages.
+// mqes is the maximum queue size, 0's based; timeout is in units of 500 ms.
 func MakeCAP(mqes uint16, timeout uint8) CAP {
 	return CAP(mqes) | 1<<16 | CAP(timeout)<<24 | 1<<37
 }
 
-// MQES returns the largest queue size, 0's based.
+// MQES returns the maximum queue size, 0's based.
 func (c CAP) MQES() uint16 { return uint16(c) }
 
-// Timeout returns TO, the longest time to become ready, in 500 ms.
+// Timeout returns TO, the maximum time to become ready, in units of 500 ms.
 func (c CAP) Timeout() uint8 { return uint8(c >> 24) }
 
-// NVMCommandSet reports CSS bit 0: the NVM command set is there.
+// NVMCommandSet reports whether the NVM command set is supported (CSS bit 0).
 func (c CAP) NVMCommandSet() bool { return c>>37&1 != 0 }
 
-// MPSMin returns the exponent of the smallest memory page: 2^(12+n) bytes,
-// the unit of MDTS.
+// MPSMin returns n for a minimum memory page size of 2^(12+n) bytes. That size is the
+// unit of MDTS.
 func (c CAP) MPSMin() uint8 { return uint8(c>>48) & 0xf }
 
 // Controller configuration (CC) and status (CSTS) bits.
@@ -212,11 +214,11 @@ const (
 	CSTSShutdownBit = 3 << 2
 )
 
-// CCFabrics is the configuration a host enables a controller with: entries
-// of 2^6 and 2^4 bytes, 4 KiB pages, NVM command set.
+// CCFabrics is the controller configuration with which a host enables a controller:
+// queue entries of 2^6 and 2^4 bytes, 4 KiB pages, NVM command set.
 const CCFabrics = 6<<16 | 4<<20 | CCEnable
 
-// Version14 and Version20 are values of the VS property and of VER.
+// Values of the VS property, and of VER in Identify data.
 const (
 	Version13 = 0x00010300
 	Version14 = 0x00010400

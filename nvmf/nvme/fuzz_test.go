@@ -11,7 +11,8 @@ import (
 )
 
 // FuzzStructures reads every field of every structure from arbitrary bytes. It checks
-// that lists end within their page, and that a decoded list is encoded correctly.
+// that decoded lists do not exceed their page, and that encoding a decoded list gives
+// the same list.
 func FuzzStructures(f *testing.F) {
 	f.Add([]byte(nil), []byte(nil))
 	var page [IdentifySize]byte
@@ -58,7 +59,7 @@ func fields(page *[IdentifySize]byte) {
 }
 
 // FuzzSQE checks that the getters of commands and completions return the values that
-// the setters have set.
+// were set.
 func FuzzSQE(f *testing.F) {
 	f.Add(uint64(0), uint32(1), uint32(0), uint16(0))
 	f.Add(^uint64(0), uint32(65536), ^uint32(0), ^uint16(0))

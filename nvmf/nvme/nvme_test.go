@@ -13,7 +13,7 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// recorded returns a PDU of package pdu's golden files.
+// recorded returns a PDU of the golden files of package pdu.
 func recorded(t *testing.T, file, name string) []byte {
 	text, err := os.ReadFile("../pdu/testdata/" + file)
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestRecordedConnect(t *testing.T) {
 		}
 		assert.Contains(t, data.SubNQN(), "nqn.2026-01.test:", c.name)
 
-		// The same again from our side. Reserved fields are zeros.
+		// Encoding the same command gives the same bytes. Reserved fields are zeros.
 		var again nvme.SQE
 		again.ResetFabrics(nvme.FabricsConnect, sqe.CID())
 		again.SetConnect(conn)
@@ -193,7 +193,7 @@ func TestLists(t *testing.T) {
 
 	nvme.PutDescriptors(&p, []nvme.Descriptor{{nvme.NIDUUID, make([]byte, 16)}, {nvme.NIDCSI, []byte{0}}})
 	assert.Len(t, nvme.Descriptors(&p), 2)
-	for i := range p { // a list that runs into the end of the page
+	for i := range p { // a list that fills the page
 		p[i] = 255
 	}
 	for _, d := range nvme.Descriptors(&p) {
@@ -217,7 +217,7 @@ func TestTexts(t *testing.T) {
 
 func TestLBAFormatIndex(t *testing.T) {
 	var p nvme.IdentifyNamespace
-	p[25], p[26] = 3, 0x62 // bits 6:5 mean nothing with few formats
+	p[25], p[26] = 3, 0x62 // bits 6:5 are ignored with at most 16 formats
 	assert.Equal(t, 2, p.Format())
 	p[25] = 40
 	assert.Equal(t, 0x32, p.Format())

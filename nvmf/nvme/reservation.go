@@ -2,13 +2,13 @@ package nvme
 
 import "fmt"
 
-// ReservationType is the type of a reservation (RTYPE; Base Specification
-// 2.0, section 8.19). 0 is none.
+// ReservationType is the type of a reservation (RTYPE; Base Specification 2.0, section
+// 8.19). 0 means no reservation.
 type ReservationType uint8
 
-// Who may write, and with the exclusive access types read, while there is a
-// reservation: its holder alone, all registrants, or all registrants each of
-// whom holds it.
+// The types differ in who may write to a reserved namespace and, with exclusive access,
+// read it: only the holder; all registrants; or all registrants, each of which is a
+// holder.
 const (
 	WriteExclusive                 ReservationType = 1
 	ExclusiveAccess                ReservationType = 2
@@ -28,18 +28,18 @@ func (t ReservationType) AllRegistrants() bool {
 	return t == WriteExclusiveAllRegistrants || t == ExclusiveAccessAllRegistrants
 }
 
-// RegistrantsOnly reports whether registrants that are no holders have the
-// access a holder has.
+// RegistrantsOnly reports whether registrants that do not hold the reservation have the
+// same access as the holder.
 func (t ReservationType) RegistrantsOnly() bool {
 	return t == WriteExclusiveRegistrantsOnly || t == ExclusiveAccessRegistrantsOnly
 }
 
-// ExclusiveAccess reports whether others may not even read.
+// ExclusiveAccess reports whether hosts without access may not even read.
 func (t ReservationType) ExclusiveAccess() bool {
 	return t == ExclusiveAccess || t == ExclusiveAccessRegistrantsOnly || t == ExclusiveAccessAllRegistrants
 }
 
-// String returns the name the specification gives the type.
+// String returns the name of the type in the specification.
 func (t ReservationType) String() string {
 	names := []string{"no reservation", "Write Exclusive", "Exclusive Access", "Write Exclusive - Registrants Only",
 		"Exclusive Access - Registrants Only", "Write Exclusive - All Registrants", "Exclusive Access - All Registrants"}
@@ -49,20 +49,21 @@ func (t ReservationType) String() string {
 	return fmt.Sprintf("reservation type %#x", uint8(t))
 }
 
-// Bits of RESCAP, what reservations a namespace supports. The types have bit
-// RTYPE each.
+// Bits of RESCAP, the reservation capabilities of a namespace. Each reservation type
+// has the bit of the number RTYPE.
 const (
-	RESCAPPersist        = 1 << 0 // persist through power loss
+	RESCAPPersist        = 1 << 0 // reservations persist through power loss
 	RESCAPWriteExclusive = 1 << 1
 	RESCAPAllTypes       = 0x7e
-	// RESCAPIgnoreKey: IEKEY as of revision 1.3, valid in Register alone.
+	// RESCAPIgnoreKey: IEKEY has the meaning of revision 1.3, and is valid only in
+	// Register.
 	RESCAPIgnoreKey = 1 << 7
 )
 
-// RESCAP is byte 31: the reservation capabilities.
+// RESCAP returns byte 31: the reservation capabilities.
 func (p *IdentifyNamespace) RESCAP() uint8 { return p[31] }
 
-// SetRESCAP sets it.
+// SetRESCAP sets RESCAP.
 func (p *IdentifyNamespace) SetRESCAP(v uint8) { p[31] = v }
 
 // Actions of the reservation commands: RREGA, RACQA, RRELA.
@@ -79,33 +80,32 @@ const (
 	ReservationClear   = 1
 )
 
-// Values of CPTPL, the change of persistence a Register asks for.
+// Values of CPTPL, by which Register changes whether reservations persist.
 const (
 	PersistNoChange = 0
 	PersistOff      = 2
 	PersistOn       = 3
 )
 
-// ReservationNoticeMask is the notifications of FeatureReservationNotice's
-// dword 11 that are switched off: registration preempted, reservation
-// released, reservation preempted.
+// ReservationNoticeMask has the bits of dword 11 of FeatureReservationNotice that mask
+// notifications: registration preempted, reservation released, reservation preempted.
 const ReservationNoticeMask = 7 << 1
 
 // Sizes of the data of reservation commands in bytes.
 const (
-	// ReservationKeysSize: Register and Acquire.
+	// ReservationKeysSize is for Register and Acquire.
 	ReservationKeysSize = 16
-	// ReservationKeySize: Release.
+	// ReservationKeySize is for Release.
 	ReservationKeySize = 8
-	// LogReservationSize: the Reservation Notification log page.
+	// LogReservationSize is for the Reservation Notification log page.
 	LogReservationSize = 64
-	// ReservationReportHeader and ReservationReportEntry: the extended form
-	// of Report's.
+	// ReservationReportHeader and ReservationReportEntry are for the extended form of
+	// Report.
 	ReservationReportHeader = 64
 	ReservationReportEntry  = 64
 )
 
-// A ReservationCommand is dword 10 of Register, Acquire and Release:
+// A ReservationCommand has the fields of dword 10 of Register, Acquire and Release:
 //
 //	 2- 0  action: RREGA, RACQA or RRELA
 //	 3     IEKEY: ignore the existing key
@@ -118,7 +118,7 @@ type ReservationCommand struct {
 	Persist   uint8
 }
 
-// SetReservation fills dword 10.
+// SetReservation sets dword 10.
 func (s *SQE) SetReservation(c ReservationCommand) {
 	v := uint32(c.Action&7) | uint32(c.Type)<<8 | uint32(c.Persist)<<30
 	if c.IgnoreKey {
@@ -127,14 +127,14 @@ func (s *SQE) SetReservation(c ReservationCommand) {
 	s.SetCDW(10, v)
 }
 
-// Reservation reads dword 10.
+// Reservation returns the fields of dword 10.
 func (s *SQE) Reservation() ReservationCommand {
 	v := s.CDW(10)
 	return ReservationCommand{uint8(v & 7), v>>3&1 != 0, ReservationType(v >> 8), uint8(v >> 30)}
 }
 
-// SetReservationReport fills Reservation Report: length in bytes is a
-// multiple of 4, at least 4; extended (EDS) asks for 128-bit host identifiers.
+// SetReservationReport sets the fields of Reservation Report. length is in bytes, a
+// multiple of 4 and at least 4. extended (EDS) asks for 128-bit host identifiers.
 func (s *SQE) SetReservationReport(length uint32, extended bool) {
 	s.SetCDW(10, length/4-1)
 	s.SetCDW(11, 0)
@@ -143,8 +143,8 @@ func (s *SQE) SetReservationReport(length uint32, extended bool) {
 	}
 }
 
-// ReservationReport returns what Reservation Report asks for. length is in
-// bytes and may be up to 16 GiB: the caller bounds it.
+// ReservationReport returns the fields of Reservation Report. length is in bytes. It
+// may be up to 16 GiB, so the caller has to limit it.
 func (s *SQE) ReservationReport() (length uint64, extended bool) {
 	return 4 * (uint64(s.CDW(10)) + 1), s.CDW(11)&1 != 0
 }
@@ -177,22 +177,21 @@ func (k *ReservationKey) Set(current uint64) { le.PutUint64(k[:], current) }
 // Current returns CRKEY.
 func (k *ReservationKey) Current() uint64 { return le.Uint64(k[:]) }
 
-// ReservationStatus is what Reservation Report returns. The extended form on
-// the wire:
+// ReservationStatus is the data of Reservation Report. Its extended form on the wire:
 //
 //	 0- 3  GEN
 //	 4     RTYPE
 //	 5- 6  number of registrants
 //	 9     PTPLS
 //	64-    64 bytes for each registrant:
-//	        0- 1  CNTLID, FFFFh where there are only dynamic controllers
-//	        2     RCSTS: bit 0 says that it holds the reservation
+//	        0- 1  CNTLID, FFFFh with dynamic controllers only
+//	        2     RCSTS: bit 0 is set if the registrant holds the reservation
 //	        8-15  RKEY
 //	       16-31  HOSTID
 type ReservationStatus struct {
 	Generation  uint32 // counts changes of registrations
 	Type        ReservationType
-	Persists    bool // through power loss
+	Persists    bool // reservation persists through power loss
 	Registrants []Registrant
 }
 
@@ -204,7 +203,7 @@ type Registrant struct {
 	HostID [16]byte
 }
 
-// Append appends the extended form to b.
+// Append appends the extended form of r to b.
 func (r *ReservationStatus) Append(b []byte) []byte {
 	at := len(b)
 	b = append(b, make([]byte, ReservationReportHeader+len(r.Registrants)*ReservationReportEntry)...)
@@ -227,9 +226,9 @@ func (r *ReservationStatus) Append(b []byte) []byte {
 	return b
 }
 
-// ReservationStatusOf decodes the extended form. total is how many
-// registrants it says there are; those that do not fit b are left out. It is
-// false where not even the header fits.
+// ReservationStatusOf decodes the extended form. total is the number of registrants
+// that the header states; r lacks those that do not fit b. ok is false if b is shorter
+// than the header.
 func ReservationStatusOf(b []byte) (r ReservationStatus, total int, ok bool) {
 	if len(b) < ReservationReportHeader {
 		return r, 0, false

@@ -63,7 +63,7 @@ func TestReservationCommandBytes(t *testing.T) {
 	assert.EqualValues(t, 0x0102030405060708, one.Current())
 }
 
-// report is two registrants, the first of whom holds Write Exclusive.
+// report has two registrants. The first one holds a Write Exclusive reservation.
 const report = "05000000" + "01" + "0200" + "0000" + "01" + // GEN, RTYPE, registrants, reserved, PTPLS
 	"000000000000000000000000000000000000000000000000000000" + "000000000000000000000000000000000000000000000000000000" +
 	"ffff" + "01" + "0000000000" + "0807060504030201" + "000102030405060708090a0b0c0d0e0f" +
@@ -173,7 +173,7 @@ func TestRecordedReports(t *testing.T) {
 	for name, want := range map[string]struct {
 		generation uint32
 		kind       nvme.ReservationType
-		registrant []nvme.Registrant // without keys and hosts
+		registrant []nvme.Registrant // without keys and host identifiers
 	}{
 		"spdk-registered": {0x9b, 0, []nvme.Registrant{{CNTLID: 0x8c}}},
 		"spdk-two":        {0x9c, nvme.WriteExclusive, []nvme.Registrant{{CNTLID: 0x8c, Holder: true}, {CNTLID: 0x8d}}},
