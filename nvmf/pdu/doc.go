@@ -12,21 +12,19 @@
 //	1    flags           3    pdo, where data starts
 //	                     4-7  plen, bytes altogether
 //
-// What a PDU may look like depends on its direction and on what the ends
-// agreed on in ICReq and ICResp. [Rules] holds that for one direction of one
-// connection, and both ends use the same code for it:
+// The valid form of a PDU depends on its direction, and on the options that the ends
+// have agreed on in ICReq and ICResp. [Rules] holds both for one direction of one
+// connection. Both ends use the same code:
 //
-//   - sending: Rules.Put writes a common header, the caller fills in the
-//     rest through the Put functions of each type, Rules.Seal adds the
-//     header digest;
-//   - receiving: Rules.Common validates the first 8 bytes as soon as they
-//     are there and tells how long the header is, Rules.Header validates
-//     the whole header. Lengths are bounded by then: nothing the peer wrote
-//     needs to be trusted further than its meaning.
+//   - Sending: Rules.Put writes a common header, the caller fills in the rest by
+//     the Put functions of each type, and Rules.Seal adds the header digest.
+//   - Receiving: Rules.Common validates the first 8 bytes as soon as they have
+//     arrived, and returns the length of the header. Rules.Header then validates
+//     the whole header. After that all lengths are within their limits.
 //
-// Errors are [*Error] and carry the fatal error status for the TermReq that
-// must answer them. Nothing here does I/O or keeps state; nothing but errors
-// is allocated. A Rules may be used concurrently once it is set.
+// Errors are [*Error], and carry the fatal error status for the TermReq with which the
+// receiver must answer. The package does no I/O and has no state. It allocates memory
+// only for errors. A Rules is safe for concurrent use once its fields are set.
 package pdu
 
 import (
@@ -71,23 +69,23 @@ const (
 	DataSize        = 24 // H2CData and C2HData
 	R2TSize         = 24
 	TermReqSize     = 24
-	// MaxTermReqData is the most of the offending PDU a TermReq carries.
+	// MaxTermReqData is the maximum number of bytes of the offending PDU in a TermReq.
 	MaxTermReqData = 128
 
-	// MaxAlignment is the largest CPDA or HPDA can ask for.
+	// MaxAlignment is the maximum alignment that CPDA or HPDA can ask for.
 	MaxAlignment = 128
-	// MaxHeaderSize bounds the bytes before the data of any PDU: PDO is one
-	// byte wide.
+	// MaxHeaderSize limits the number of bytes before the data of any PDU, since PDO
+	// has one byte.
 	MaxHeaderSize = 256
 )
 
-// kind is what the specification fixes for a type.
+// kind has the properties that the specification defines for a PDU type.
 type kind struct {
 	name     string
 	hlen     uint8
 	fromHost bool
-	data     bool // may carry data
-	digests  bool // digests apply
+	data     bool // the PDU may have data
+	digests  bool // the PDU has digests if they are enabled
 }
 
 var kinds = [...]kind{
@@ -102,7 +100,7 @@ var kinds = [...]kind{
 	TypeR2T:         {"R2T", R2TSize, false, false, true},
 }
 
-// String returns the specification's name.
+// String returns the name of the type in the specification.
 func (t Type) String() string {
 	if k := t.kind(); k != nil {
 		return k.name
@@ -110,7 +108,7 @@ func (t Type) String() string {
 	return "PDU of unknown type"
 }
 
-// kind returns nil for a type that does not exist.
+// kind returns the properties of a type, or nil if the type does not exist.
 func (t Type) kind() *kind {
 	if int(t) < len(kinds) && kinds[t].hlen != 0 {
 		return &kinds[t]
@@ -120,6 +118,6 @@ func (t Type) kind() *kind {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Digest extends a header or data digest (CRC32C) by b. It starts from 0 and
-// is stored little-endian.
+// Digest extends a header or data digest (CRC32C) by the bytes b. The initial value is
+// 0. Digests are stored little-endian.
 func Digest(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }

@@ -15,7 +15,7 @@ const (
 	UnsupportedParameter FES = 0x06
 )
 
-// String returns the specification's words.
+// String returns the name of the status in the specification.
 func (f FES) String() string {
 	switch f {
 	case InvalidHeaderField:
@@ -34,21 +34,21 @@ func (f FES) String() string {
 	return fmt.Sprintf("fatal error status %#x", uint16(f))
 }
 
-// Error is a violation of the protocol by the peer. It is fatal for the
-// connection; PutTermReq tells the peer.
+// Error describes a violation of the protocol by the peer. It is fatal for the
+// connection. PutTermReq reports it to the peer.
 type Error struct {
 	FES FES
-	// FEI is the offset of the wrong field for InvalidHeaderField and
-	// UnsupportedParameter, the digest received for HeaderDigestError.
+	// FEI is the offset of the invalid field for InvalidHeaderField and
+	// UnsupportedParameter. It is the received digest for HeaderDigestError.
 	FEI  uint32
 	Text string
 }
 
-// Error says what was wrong, and the status in the specification's words.
+// Error returns Text, and the name of the status in the specification.
 func (e *Error) Error() string { return fmt.Sprintf("%s (%s)", e.Text, e.FES) }
 
-// Violation returns an Error of the given status, for what only the state of
-// a connection can tell: an unknown command, data out of range.
+// Violation returns an Error of the given status. It is for faults that only the owner
+// of a connection can detect, such as an unknown command or data out of range.
 func Violation(fes FES, fei uint32, format string, args ...any) *Error {
 	return &Error{FES: fes, FEI: fei, Text: fmt.Sprintf(format, args...)}
 }

@@ -31,7 +31,7 @@ func FuzzDecode(f *testing.F) {
 		if plen := le.Uint32(b[4:]); total != plen || h.Size() > int(h.Offset) || h.Size() < pdu.CommonSize || h.Data > r.MaxData {
 			t.Fatalf("%+v of a PDU of %d bytes", h, plen)
 		}
-		// A valid header digest, so that the checks after that of the digest are reached.
+		// The header digest is made valid, so that the checks after it are reached.
 		if h.Flags&pdu.FlagHeaderDigest != 0 && len(b) >= h.Size() {
 			le.PutUint32(b[h.HLen:], pdu.Digest(0, b[:h.HLen]))
 		}

@@ -64,8 +64,8 @@ func unhex(tb testing.TB, body string) []byte {
 	return out
 }
 
-// TestGolden decodes recorded PDUs of other implementations. Encoding has to give the
-// same bytes.
+// TestGolden decodes recorded PDUs of other implementations. Encoding them must give
+// the same bytes.
 func TestGolden(t *testing.T) {
 	for _, g := range loadGolden(t) {
 		t.Run(g.name, func(t *testing.T) {

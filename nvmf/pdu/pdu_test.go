@@ -100,7 +100,8 @@ func TestRefused(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// TestRoundTrip sends every type under every rule and decodes it.
+// TestRoundTrip encodes and decodes PDUs of every type under every combination of
+// rules.
 func TestRoundTrip(t *testing.T) {
 	for bits := range 4 {
 		for _, align := range []uint32{0, 4, 16, 60, 128} {

@@ -1,28 +1,30 @@
 package pdu
 
-// Rules is what one direction of a connection has agreed on.
+// Rules holds the options that the two ends have agreed on for one direction of a
+// connection.
 type Rules struct {
-	// FromHost is the direction: host to controller, or back.
+	// FromHost is true for PDUs from host to controller, and false for the other
+	// direction.
 	FromHost bool
-	// HeaderDigest and DataDigest are in use (both ends asked for them).
+	// HeaderDigest and DataDigest say that the digests are in use, since both ends
+	// support them.
 	HeaderDigest, DataDigest bool
-	// Align is what data starts at a multiple of, in bytes: 4 x (PDA+1),
-	// where PDA is the receiver's CPDA or HPDA. 0 is 4.
+	// Align is the alignment of data in a PDU in bytes: 4 x (PDA+1), where PDA is the
+	// receiver's CPDA or HPDA. 0 means 4.
 	Align uint32
-	// MaxData bounds the data of one PDU in bytes: MAXH2CDATA for H2CData,
-	// and what the receiver is ready to take for others.
+	// MaxData limits the data of one PDU in bytes. It is MAXH2CDATA for H2CData. For
+	// other types the receiver chooses it.
 	MaxData uint32
-	// MaxCapsuleData bounds the data of a CapsuleCmd in bytes, from IOCCSZ.
+	// MaxCapsuleData limits the data of a CapsuleCmd in bytes. It comes from IOCCSZ.
 	MaxCapsuleData uint32
 }
 
-// Put writes a common header at the start of b for a PDU of type t with n
-// bytes of data, and zeroes the header behind it. It returns how many bytes
-// precede the data: header, digest, padding. b must have space for them;
-// MaxHeaderSize always suffices.
+// Put writes the common header of a PDU of type t with n bytes of data to b, and zeroes
+// the rest of the header. It returns the number of bytes that precede the data: header,
+// digest and padding. b must have space for them; MaxHeaderSize always suffices.
 //
-// Data of n bytes follows, then the data digest if Put has set
-// FlagDataDigest: TrailerSize(n) bytes.
+// The caller sends the n bytes of data next, and then the data digest if Put has set
+// FlagDataDigest. The digest has TrailerSize(n) bytes.
 func (r *Rules) Put(b []byte, t Type, flags uint8, n int) int {
 	k := &kinds[t]
 	head := int(k.hlen)
@@ -37,7 +39,7 @@ func (r *Rules) Put(b []byte, t Type, flags uint8, n int) int {
 		}
 		pdo = head
 		if t == TypeH2CTermReq || t == TypeC2HTermReq {
-			pdo = 0 // reserved there
+			pdo = 0 // PDO is reserved in a TermReq
 		}
 		if r.DataDigest && k.digests {
 			flags |= FlagDataDigest
@@ -50,8 +52,8 @@ func (r *Rules) Put(b []byte, t Type, flags uint8, n int) int {
 	return head
 }
 
-// Seal adds the header digest to the complete header at the start of b, if
-// Put has said that there is one.
+// Seal adds the header digest to the complete header at the start of b, if Put has set
+// FlagHeaderDigest.
 func (r *Rules) Seal(b []byte) {
 	if b[1]&FlagHeaderDigest != 0 {
 		n := b[2]
@@ -59,8 +61,8 @@ func (r *Rules) Seal(b []byte) {
 	}
 }
 
-// TrailerSize returns the bytes behind n bytes of data: 4 if there is a data
-// digest. It does not apply to TermReqs.
+// TrailerSize returns the number of bytes after n bytes of data: 4 if there is a data
+// digest. It is not for TermReqs.
 func (r *Rules) TrailerSize(n int) int {
 	if r.DataDigest && n > 0 {
 		return DigestSize
@@ -75,7 +77,7 @@ func (r *Rules) align() uint32 {
 	return r.Align
 }
 
-// Alignment returns the Rules.Align a CPDA or HPDA asks for.
+// Alignment returns the value of Rules.Align for a CPDA or HPDA.
 func Alignment(pda uint8) uint32 { return 4 * (uint32(pda&31) + 1) }
 
 // Header is a validated common header.
@@ -83,16 +85,15 @@ type Header struct {
 	Type  Type
 	Flags uint8
 	HLen  uint8
-	// Offset is where the data starts and Data its length in bytes; 0 bytes
-	// of data start at the end of the PDU.
+	// Offset is the offset of the data in the PDU, and Data its length in bytes.
+	// Without data, Offset is the length of the PDU.
 	Offset uint8
 	Data   uint32
 	// Digest says that a data digest follows the data.
 	Digest bool
 }
 
-// Size returns the bytes to have before Rules.Header is called: the header
-// and its digest.
+// Size returns the number of bytes that Rules.Header needs: the header and its digest.
 func (h Header) Size() int {
 	if h.Flags&FlagHeaderDigest != 0 {
 		return int(h.HLen) + DigestSize
@@ -145,7 +146,7 @@ func (r *Rules) Common(b []byte) (Header, error) {
 	return h, r.dataLength(&h, head, plen)
 }
 
-// dataLength validates where data starts and how long it is.
+// dataLength validates the offset and the length of the data.
 func (r *Rules) dataLength(h *Header, head, plen uint32) error {
 	pdo := uint32(h.Offset)
 	if pdo < head || pdo%r.align() != 0 || pdo > plen {
@@ -176,7 +177,7 @@ func (r *Rules) dataLength(h *Header, head, plen uint32) error {
 	return nil
 }
 
-// Header validates the whole header of a PDU whose Common was h: b holds at
+// Header validates the whole header of a PDU. h is the result of Common, and b has at
 // least h.Size() bytes.
 func (r *Rules) Header(h Header, b []byte) error {
 	if len(b) < h.Size() {
