@@ -9,13 +9,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// cache is a volatile write cache seen from outside: the device inside holds
-// what reads return, the cache remembers for every block written since the
-// last flush what else it may be after a loss of power.
+// cache simulates a volatile write cache. Reads use the wrapped device, which has the
+// latest data. For each block written since the last flush, the cache stores the
+// contents that the block may have after a loss of power.
 type cache struct {
 	block int
-	// versions of a block, oldest first: what is durable, then what was
-	// written since. The last is what the device inside holds.
+	// versions of a block, oldest first: the durable one, then those written since. The
+	// last one is on the wrapped device.
 	versions map[nvmf.LBA][][]byte
 }
 
@@ -23,7 +23,7 @@ func newCache(lbaSize nvmf.Bytes) *cache {
 	return &cache{block: int(lbaSize), versions: map[nvmf.LBA][][]byte{}}
 }
 
-// store notes that b replaces old at lba.
+// store records that b replaces old at lba.
 func (c *cache) store(lba nvmf.LBA, old, b []byte, fua bool) {
 	for ; len(b) > 0; lba++ {
 		switch v := c.versions[lba]; {
@@ -40,8 +40,8 @@ func (c *cache) store(lba nvmf.LBA, old, b []byte, fua bool) {
 
 func (c *cache) flush() { clear(c.versions) }
 
-// lose writes what remains of every unflushed block: the durable version
-// where random is nil, else any.
+// lose writes the contents after a loss of power to every unflushed block: the durable
+// version if random is nil, otherwise a random one.
 func (c *cache) lose(random *rand.Rand, write func(nvmf.LBA, []byte) error) error {
 	for _, lba := range slices.Sorted(maps.Keys(c.versions)) {
 		v, i := c.versions[lba], 0

@@ -15,12 +15,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// MinimumBlocks is the size of device that Run needs, in logical blocks.
+// MinimumBlocks is the minimum size of a device for Run, in logical blocks.
 const MinimumBlocks nvmf.LBA = 2048
 
-// Run checks that the devices that open returns keep the contract of nvmf.Device.
-// Each case opens a device of its own, of at least MinimumBlocks, overwrites its
-// contents and closes it. The cases run one after another.
+// Run checks that the devices that open returns implement nvmf.Device. Each case opens
+// a device of at least MinimumBlocks, overwrites its contents, and closes it. The cases
+// run one after another.
 func Run(t *testing.T, open func(t *testing.T) nvmf.Device) {
 	cases := []struct {
 		name string
@@ -70,7 +70,7 @@ func (r *rig) open(depth int) nvmf.Queue {
 	return q
 }
 
-// do submits commands and waits for them.
+// do executes commands, and returns their first error.
 func (r *rig) do(cmds ...*nvmf.Command) error {
 	r.queue.Submit(cmds)
 	err := r.queue.Wait(cmds)
@@ -102,7 +102,8 @@ func (r *rig) read(lba nvmf.LBA, b []byte) *nvmf.Command {
 	return c
 }
 
-// same compares without printing megabytes.
+// same checks that two slices are equal. A failure does not print them, since they may
+// be large.
 func (r *rig) same(want, got []byte, what string) {
 	r.t.Helper()
 	if bytes.Equal(want, got) {
@@ -154,7 +155,7 @@ func testScatterGather(t *testing.T, r *rig) {
 	}
 }
 
-// split cuts b into pieces of step bytes, with an empty one among them.
+// split divides b into pieces of step bytes, with an empty one among them.
 func split(b []byte, step int) [][]byte {
 	var pieces [][]byte
 	for len(b) > step {
@@ -223,7 +224,7 @@ func testOverflow(t *testing.T, r *rig) {
 	require.NoError(t, r.do(writes...))
 	require.NoError(t, r.do(reads...))
 	r.same(want, got, "hundred commands on a queue of two")
-	require.NoError(t, r.do(writes...), "commands can be used again")
+	require.NoError(t, r.do(writes...), "commands can be reused")
 }
 
 func testWaitSome(t *testing.T, r *rig) {
@@ -235,7 +236,7 @@ func testWaitSome(t *testing.T, r *rig) {
 	require.NoError(t, r.queue.Wait([]*nvmf.Command{c, a, b}))
 	assert.True(t, a.Done() && c.Done())
 	require.NoError(t, r.queue.Wait(nil))
-	require.NoError(t, r.queue.Wait([]*nvmf.Command{a, {}}), "done commands are waited for in no time")
+	require.NoError(t, r.queue.Wait([]*nvmf.Command{a, {}}), "completed and unused commands")
 }
 
 func testDurability(t *testing.T, r *rig) {
@@ -253,15 +254,16 @@ func testDurability(t *testing.T, r *rig) {
 	require.NoError(t, r.do(&nvmf.Command{Opcode: nvmf.Deallocate, LBA: 18, Blocks: 3}))
 	require.NoError(t, r.do(r.read(16, got)))
 	block := int(r.id.LBASize)
-	r.same(want[:2*block], got[:2*block], "before what was deallocated")
-	r.same(want[5*block:], got[5*block:], "behind what was deallocated")
+	r.same(want[:2*block], got[:2*block], "before the deallocated blocks")
+	r.same(want[5*block:], got[5*block:], "after the deallocated blocks")
 	require.NoError(t, r.do(r.write(16, want)))
 	require.NoError(t, r.do(r.read(16, got)))
 	r.same(want, got, "written again")
 }
 
-// testDeallocate gives back the ends of ranges that were written, of odd lengths and more
-// than the queue is deep, and writes one of them again.
+// testDeallocate writes ranges, and deallocates the end of each. The deallocations have
+// odd lengths, and are more than the queue depth. The test checks that the rest of each
+// range keeps its data, and that a deallocated block can be written again.
 func testDeallocate(t *testing.T, r *rig) {
 	if !r.id.CanDeallocate {
 		return
@@ -286,7 +288,7 @@ func testDeallocate(t *testing.T, r *rig) {
 		if n := span - c.Blocks; n > 0 {
 			got := r.bytes(n)
 			require.NoError(t, r.do(r.read(at+nvmf.LBA(i)*span, got)))
-			r.same(kept[:len(got)], got, fmt.Sprintf("in front of deallocation %d", i))
+			r.same(kept[:len(got)], got, fmt.Sprintf("before deallocation %d", i))
 		}
 	}
 }
@@ -353,8 +355,8 @@ func testClose(t *testing.T, r *rig) {
 	assert.ErrorIs(t, err, nvmf.ErrClosed)
 }
 
-// testModel sends batches of random writes that do not overlap and reads
-// everything back.
+// testModel executes batches of random writes that do not overlap. It checks the
+// contents by reads, and reads all blocks at the end.
 func testModel(t *testing.T, r *rig) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)

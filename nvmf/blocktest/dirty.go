@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RequireSynced fails unless the kernel has written everything in the page cache of
-// a file to its storage. It says nothing on a file system in memory, on an overlay, and
-// before Linux 6.5, which cannot tell.
+// RequireSynced checks that the page cache has no dirty pages of a file. It checks
+// nothing on tmpfs, on overlayfs, and before Linux 6.5, which do not report dirty
+// pages.
 func RequireSynced(t testing.TB, path, after string) {
 	t.Helper()
 	require.Zero(t, dirtyPages(t, path), "pages that are not on the storage after %s", after)
 }
 
-// dirtyPages returns how many pages of a file have yet to be written to its storage.
+// dirtyPages returns the number of dirty pages of a file.
 func dirtyPages(t testing.TB, path string) uint64 {
 	f, err := os.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
-	var whole unix.CachestatRange // a length of 0 is to the end
+	var whole unix.CachestatRange // length 0 means to the end of the file
 	var stat unix.Cachestat_t
 	err = unix.Cachestat(uint(f.Fd()), &whole, &stat, 0)
 	if err == unix.ENOSYS || err == unix.EPERM {

@@ -11,27 +11,27 @@ import (
 )
 
 // Faulty is a device that wraps another one and injects faults. Without faults it
-// behaves like the wrapped device. All its methods are safe for concurrent use. A
-// test sets a fault before the I/O that the fault is for.
+// behaves like the wrapped device. All its methods are safe for concurrent use. A test
+// sets a fault before the I/O that the fault is for.
 //
 // The device has three states:
 //
-//	up            commands execute
-//	disconnected  queues opened before answer ErrConnectionLost until they are
-//	              Reset; writes that were in flight may land with Release
-//	off           power is gone: everything answers ErrConnectionLost and
-//	              opening and Reset fail, until PowerOn
+//	up            commands are executed
+//	disconnected  queues that were opened before return ErrConnectionLost until
+//	              they are Reset; Release executes writes that were in flight
+//	off           the power is off: commands return ErrConnectionLost, and
+//	              OpenQueue and Reset fail, until PowerOn
 type Faulty struct {
 	inner    nvmf.Device
 	identity nvmf.Identity
 
-	mu     sync.Mutex // guards the following fields, and inner's queue
-	queue  nvmf.Queue // on inner; everything executes through it
+	mu     sync.Mutex // guards the following fields, and the queue of inner
+	queue  nvmf.Queue // queue of inner, on which all commands are executed
 	counts map[nvmf.Opcode]int
 	faults []*fault
-	random *rand.Rand // order of execution; nil executes in Submit
+	random *rand.Rand // source of the order of execution; nil executes in Submit
 	off    bool
-	epoch  int // number of disconnections; a queue of an older one is lost
+	epoch  int // number of disconnections; a queue of an earlier epoch is disconnected
 	queues []*faultyQueue
 	late   []lateWrite
 	cache  *cache // nil without a volatile write cache
@@ -59,7 +59,7 @@ type lateWrite struct {
 	data []byte
 }
 
-// NewFaulty wraps a device. Closing the result closes it.
+// NewFaulty wraps a device. Close of the result closes the wrapped device.
 func NewFaulty(inner nvmf.Device) (*Faulty, error) {
 	q, err := inner.OpenQueue(context.Background(), 16)
 	if err != nil {
@@ -68,8 +68,8 @@ func NewFaulty(inner nvmf.Device) (*Faulty, error) {
 	return &Faulty{inner: inner, identity: *inner.Identity(), queue: q, counts: map[nvmf.Opcode]int{}}, nil
 }
 
-// Count returns how many commands of a kind were submitted, refused ones not
-// included.
+// Count returns how many commands of a kind were submitted. Commands that failed
+// validation are not counted.
 func (f *Faulty) Count(op nvmf.Opcode) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,8 +103,8 @@ func (f *Faulty) DropAt(n int) {
 	f.add(&fault{op: nvmf.Write, countdown: n, drop: true})
 }
 
-// MisdirectAt makes the device acknowledge the nth write from now, and execute it at
-// another address, as far as it fits the device there.
+// MisdirectAt makes the device acknowledge the nth write from now and execute it at
+// another address. Blocks that would be beyond the end of the device are dropped.
 func (f *Faulty) MisdirectAt(n int, to nvmf.LBA) {
 	f.add(&fault{op: nvmf.Write, countdown: n, elsewhere: true, to: to})
 }
@@ -134,16 +134,15 @@ func (f *Faulty) add(x *fault) {
 	f.faults = append(f.faults, x)
 }
 
-// Shuffle makes commands wait in their queues and execute in an order that
-// depends on seed, no earlier than some Wait.
+// Shuffle makes commands wait in their queues until a Wait. They are executed in an
+// order that depends on seed.
 func (f *Faulty) Shuffle(seed uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.random = rand.New(rand.NewPCG(seed, 1))
 }
 
-// UseVolatileCache gives the device a volatile write cache, which its identity
-// reports.
+// UseVolatileCache adds a volatile write cache, which the identity reports.
 func (f *Faulty) UseVolatileCache() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,14 +157,14 @@ func (f *Faulty) Record() {
 	f.trace = &Trace{}
 }
 
-// Recorded returns the trace so far, nil without Record.
+// Recorded returns a copy of the trace so far, or nil without Record.
 func (f *Faulty) Recorded() *Trace {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.trace.clone()
 }
 
-// Disconnect loses the connection now.
+// Disconnect breaks the connection now.
 func (f *Faulty) Disconnect() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,9 +199,9 @@ func (f *Faulty) Release() (int, error) {
 	return n, nil
 }
 
-// Crash turns the power off now. Of each write in flight nothing, all or the
-// first bytes reach the device, and each block written since the last flush
-// keeps any of the versions it had since, as seed chooses.
+// Crash turns the power off now. Of each write in flight, nothing, all or a number of
+// first bytes reach the device. Each block written since the last flush has its durable
+// version, or any later one. seed determines the choice.
 func (f *Faulty) Crash(seed uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

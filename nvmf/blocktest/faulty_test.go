@@ -105,7 +105,7 @@ func TestCutTearsTheWrite(t *testing.T) {
 		want := make([]byte, 2*block)
 		copy(want, fill(2, 2)[:min(torn, 2*block)])
 		assert.Equal(t, want, content(t, f, 4, 2), "torn at %d", torn)
-		assert.Equal(t, fill(0, 1), content(t, f, 8, 1), "nothing after the cut")
+		assert.Equal(t, fill(0, 1), content(t, f, 8, 1), "no write after the power loss")
 	}
 }
 
@@ -116,15 +116,15 @@ func TestLateWrites(t *testing.T) {
 	q.Submit(c)
 	f.Disconnect()
 	require.ErrorIs(t, q.Wait(c), nvmf.ErrConnectionLost)
-	require.ErrorIs(t, write(q, 3, fill(2, 1)), nvmf.ErrConnectionLost, "lost until Reset")
+	require.ErrorIs(t, write(q, 3, fill(2, 1)), nvmf.ErrConnectionLost, "before Reset")
 	require.NoError(t, q.Reset(context.Background()))
 	require.NoError(t, write(q, 3, fill(3, 1)))
 	assert.Equal(t, fill(3, 1), content(t, f, 3, 1))
-	copy(c[0].Data[0], fill(9, 1)) // the caller's memory is free for other use
+	copy(c[0].Data[0], fill(9, 1)) // the caller may reuse its memory
 	n, err := f.Release()
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
-	assert.Equal(t, fill(1, 1), content(t, f, 3, 1), "the late write lands over the newer one")
+	assert.Equal(t, fill(1, 1), content(t, f, 3, 1), "the late write replaces the newer one")
 }
 
 func TestDisconnectAt(t *testing.T) {
@@ -152,7 +152,7 @@ func TestVolatileCacheLosesUnflushed(t *testing.T) {
 		require.NoError(t, c.Err)
 		require.NoError(t, f.Crash(seed))
 		got := content(t, f, 0, 2)
-		assert.Equal(t, fill(got[0], 1), got[:block], "a block is of one version")
+		assert.Equal(t, fill(got[0], 1), got[:block], "a block has one version")
 		assert.Equal(t, fill(4, 1), got[block:], "FUA is durable")
 		seen[got[0]] = true
 	}
@@ -203,7 +203,7 @@ func TestWritesThatGoAstray(t *testing.T) {
 	f.MisdirectAt(3, blocktest.MinimumBlocks-1)
 	require.NoError(t, write(q, 0, fill(2, 1)))
 	require.NoError(t, write(q, 1, fill(3, 1)))
-	require.NoError(t, write(q, 0, fill(4, 2)), "one of its blocks fits there")
+	require.NoError(t, write(q, 0, fill(4, 2)), "only one block fits at the other address")
 	require.NoError(t, f.Rot(2, func(b []byte) { b[7] = 9 }))
 	want := fill(1, 4)
 	copy(want[3*block:], fill(3, 1))

@@ -14,12 +14,12 @@ type faultyQueue struct {
 	epoch   int
 	depth   int
 	closed  bool
-	pending []pending // in flight and not yet executed, in order
+	pending []pending // submitted and not yet executed, in order
 }
 
 type pending struct {
 	c  *nvmf.Command
-	id int // in the trace
+	id int // ID in the trace
 }
 
 func (q *faultyQueue) Submit(cmds []*nvmf.Command) {
@@ -58,8 +58,8 @@ func (f *Faulty) admit(c *nvmf.Command) pending {
 	return pending{c, f.lastID}
 }
 
-// strike lets the faults happen that are due with p, the last one pending in
-// q. It reports whether p is done.
+// strike applies the fault that is due with p, the last pending command of q. It
+// reports whether p is complete.
 func (f *Faulty) strike(q *faultyQueue, p pending) bool {
 	var due *fault
 	f.faults = slices.DeleteFunc(f.faults, func(x *fault) bool {
@@ -101,7 +101,7 @@ func (f *Faulty) strike(q *faultyQueue, p pending) bool {
 	return true
 }
 
-// execute runs the ith pending command on the device inside.
+// execute executes the ith pending command on the wrapped device.
 func (q *faultyQueue) execute(i int) {
 	f, p := q.device, q.pending[i]
 	q.pending = slices.Delete(q.pending, i, i+1)
@@ -122,7 +122,7 @@ func (f *Faulty) perform(c *nvmf.Command) error {
 		}
 		return err
 	}
-	// Everything else the device inside executes itself.
+	// The wrapped device executes all other commands.
 	x := nvmf.Command{Opcode: c.Opcode, LBA: c.LBA, Blocks: c.Blocks, Data: c.Data}
 	cmds := []*nvmf.Command{&x}
 	f.queue.Submit(cmds)

@@ -16,18 +16,18 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Reservers are the devices RunReserver tests.
+// Reservers provides the devices for RunReserver.
 type Reservers struct {
-	// Open opens the namespace, of at least MinimumBlocks, as a process of a
-	// host does. All devices of a case are of the same namespace, whose
-	// content is destroyed and whose reservations are taken over.
+	// Open opens the namespace, of at least MinimumBlocks, as a process of the given
+	// host. All devices of a case are on the same namespace. The test overwrites the
+	// namespace's contents, and takes over its reservations.
 	Open func(t *testing.T, host uuid.UUID) nvmf.Reserver
 	// Restart restarts the target without its reservations, and returns when hosts
 	// can connect again; nil if the target cannot be restarted.
 	Restart func(t *testing.T)
 }
 
-// RunReserver checks that reservations keep the contract of nvmf.Reserver.
+// RunReserver checks that the devices implement nvmf.Reserver.
 func RunReserver(t *testing.T, r Reservers) {
 	for _, c := range []struct {
 		name string
@@ -47,7 +47,7 @@ func RunReserver(t *testing.T, r Reservers) {
 	}
 }
 
-// shortly returns the number of repetitions: short in short tests.
+// shortly returns a number of repetitions: short in tests with -short, otherwise times.
 func shortly(times, short int) int {
 	if testing.Short() {
 		return short
@@ -55,13 +55,13 @@ func shortly(times, short int) int {
 	return times
 }
 
-// stage is one case of RunReserver.
+// A stage is one case of RunReserver.
 type stage struct {
 	t *testing.T
 	r Reservers
 }
 
-// process is one process of a run: a device with a queue.
+// A process is a process of a run: a device with a queue.
 type process struct {
 	rig
 	reserver nvmf.Reserver
@@ -70,8 +70,8 @@ type process struct {
 
 var lastKey atomic.Uint64
 
-// run returns a key higher than all before, also those of earlier tests with
-// the same target, and a host for it.
+// run returns a key for a new run, and a host for it. The key is higher than all
+// previous ones, including those of earlier tests with the same target.
 func run() (nvmf.ReservationKey, uuid.UUID) {
 	for {
 		last := lastKey.Load()
@@ -81,8 +81,8 @@ func run() (nvmf.ReservationKey, uuid.UUID) {
 	}
 }
 
-// process opens a device. At the end of the test it gives up the reservation and
-// closes the device.
+// process opens a device. At the end of the test, the reservation is released and the
+// device is closed.
 func (s *stage) process(key nvmf.ReservationKey, host uuid.UUID) *process {
 	d := s.r.Open(s.t, host)
 	p := &process{rig: rig{t: s.t, device: d, id: d.Identity()}, reserver: d, key: key}
@@ -107,7 +107,7 @@ func (p *process) reserve() error {
 	return p.reserver.Reserve(ctx, p.key)
 }
 
-// writes expects every command that changes the namespace to succeed.
+// writes checks that every command that changes the namespace succeeds.
 func (p *process) writes() {
 	p.t.Helper()
 	for _, c := range p.changes() {
@@ -115,7 +115,8 @@ func (p *process) writes() {
 	}
 }
 
-// conflicts expects every such command to be refused, and reads to succeed.
+// conflicts checks that commands that change the namespace fail with Reservation
+// Conflict, and that reads succeed.
 func (p *process) conflicts() {
 	p.t.Helper()
 	for _, c := range p.changes() {
@@ -148,7 +149,7 @@ func testTakeOver(t *testing.T, s *stage) {
 	b.writes()
 	assert.ErrorIs(t, a.reserve(), nvmf.ErrFenced)
 	a.conflicts()
-	again := s.process(a.key, uuid.New()) // a stray process with another host identifier
+	again := s.process(a.key, uuid.New()) // a process of the old run with another host identifier
 	assert.ErrorIs(t, again.reserve(), nvmf.ErrFenced)
 	again.conflicts()
 	b.writes()
@@ -156,7 +157,7 @@ func testTakeOver(t *testing.T, s *stage) {
 	require.NoError(t, b.do(b.write(32, data)))
 	got := a.bytes(16)
 	require.NoError(t, a.do(a.read(32, got)))
-	a.same(data, got, "what the old run reads")
+	a.same(data, got, "data read by the old run")
 }
 
 func testOtherHost(t *testing.T, s *stage) {
@@ -172,17 +173,17 @@ func testOtherHost(t *testing.T, s *stage) {
 func testUnreserve(t *testing.T, s *stage) {
 	ctx := context.Background()
 	a, b := s.first(), s.first()
-	require.NoError(t, a.reserver.Unreserve(ctx, a.key), "nothing to give up")
+	require.NoError(t, a.reserver.Unreserve(ctx, a.key), "without a registration")
 	require.NoError(t, a.reserve())
-	require.NoError(t, b.reserver.Unreserve(ctx, b.key), "nothing of ours to give up")
+	require.NoError(t, b.reserver.Unreserve(ctx, b.key), "with a registration of another host only")
 	b.conflicts()
 	require.NoError(t, a.reserver.Unreserve(ctx, a.key))
 	b.writes()
 	a.writes()
 	require.NoError(t, a.reserver.Unreserve(ctx, a.key))
-	require.NoError(t, a.reserve(), "the same run once more")
+	require.NoError(t, a.reserve(), "the same run again")
 	b.conflicts()
-	// A key can be raised: the host stays the same.
+	// The same host can replace its key by a higher one.
 	old := a.key
 	a.key, _ = run()
 	require.NoError(t, a.reserve())
@@ -254,7 +255,8 @@ func testGenerations(t *testing.T, s *stage) {
 }
 
 // testInFlight checks that no command of an earlier run is executed after Reserve has
-// returned, however many are in flight. The writers of that run do not stop by themselves.
+// returned, however many are in flight. The processes of that run write until a command
+// fails.
 func testInFlight(t *testing.T, s *stage) {
 	rounds := shortly(12, 4)
 	const region = 1024 // blocks
@@ -292,7 +294,7 @@ func testInFlight(t *testing.T, s *stage) {
 			c.Opcode = nvmf.Read
 		}
 		require.NoError(t, next.do(list...))
-		next.same(want, got, "what the new run wrote")
+		next.same(want, got, "data written by the new run")
 		landed, refused = landed+int(done.Load()), refused+int(conflicts.Load())
 	}
 	t.Logf("%d takeovers, %d writes before them, %d refused", rounds, landed, refused)
@@ -300,7 +302,7 @@ func testInFlight(t *testing.T, s *stage) {
 	assert.NotZero(t, refused)
 }
 
-// pieces returns writes of b from LBA 0 on, of up to 64 blocks each.
+// pieces returns commands that write b from LBA 0 on, up to 64 blocks each.
 func (p *process) pieces(b []byte) (list []*nvmf.Command) {
 	step := int(min(p.id.MaxTransfer, 64*p.id.LBASize))
 	for at := 0; at < len(b); at += step {
@@ -309,9 +311,9 @@ func (p *process) pieces(b []byte) (list []*nvmf.Command) {
 	return list
 }
 
-// storm writes to the first blocks of the namespace, with many commands of all sizes
-// in flight, until one is refused. It then waits for all of them. It sends to started
-// when the first one is done.
+// storm writes to the first blocks of the namespace until a write fails, with many
+// writes of all sizes in flight. It then waits for all of them. After its first 32
+// writes it sends to started.
 func (p *process) storm(blocks int, started chan<- struct{}, seed uint64) (done, refused int) {
 	junk := bytes.Repeat([]byte{byte(0xa0 + seed)}, 64*int(p.id.LBASize))
 	var flight []*nvmf.Command
@@ -333,7 +335,7 @@ func (p *process) storm(blocks int, started chan<- struct{}, seed uint64) (done,
 	return done, refused
 }
 
-// outcome waits for writes and returns how many were refused.
+// outcome waits for writes, and returns how many have failed.
 func (p *process) outcome(list []*nvmf.Command) (refused int) {
 	_ = p.queue.Wait(list)
 	for _, c := range list {
@@ -353,7 +355,7 @@ func (p *process) outcome(list []*nvmf.Command) (refused int) {
 
 func testForgets(t *testing.T, s *stage) {
 	if s.r.Restart == nil {
-		t.Skip("this target is not started anew here")
+		t.Skip("this target cannot be restarted")
 	}
 	a, b := s.first(), s.first()
 	require.NoError(t, a.reserve())

@@ -7,23 +7,23 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Trace is what a device was asked and when it answered, in order. Together
-// with the device's content at its start it determines every state the media
-// may be in after a crash at any of its events.
+// A Trace is the sequence of the submissions and completions of a device. Together with
+// the contents of the device at its start, it determines the contents that the media
+// may have after a crash at any event.
 type Trace struct {
 	Events []Event
 }
 
 // Event is the submission or the completion of a command.
 type Event struct {
-	ID        int  // of the command, the same in both its events
-	Completed bool // else submitted
+	ID        int  // ID of the command, the same in both its events
+	Completed bool // completion; otherwise submission
 	Opcode    nvmf.Opcode
 	LBA       nvmf.LBA
 	Blocks    nvmf.LBA
 	FUA       bool
-	Data      []byte // of a submitted write
-	Err       error  // of a completed command
+	Data      []byte // data of a submitted write
+	Err       error  // error of a completed command
 }
 
 // String prints an event on one line, without its data.

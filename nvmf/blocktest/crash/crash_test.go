@@ -36,14 +36,15 @@ func TestRollback(t *testing.T) {
 	assert.Equal(t, bytes.Repeat([]byte{'a'}, 2*block), d.Bytes()[block:3*block])
 }
 
-// submit writes n blocks and does not wait.
+// submit submits a write of n blocks, and does not wait for it.
 func submit(q nvmf.Queue, lba nvmf.LBA, value byte, n int) *nvmf.Command {
 	c := &nvmf.Command{Opcode: nvmf.Write, LBA: lba, Blocks: nvmf.LBA(n), Data: [][]byte{bytes.Repeat([]byte{value}, n*block)}}
 	q.Submit([]*nvmf.Command{c})
 	return c
 }
 
-// contents returns the images of h, each as the first and the last byte of each block.
+// contents returns the images of h. An image is represented by the first and the last
+// byte of each block.
 func contents(h *crash.History, data func() []byte, o crash.Options) map[string]bool {
 	seen := map[string]bool{}
 	o.Random = rand.New(rand.NewPCG(1, 1))
@@ -119,7 +120,7 @@ func TestImages(t *testing.T) {
 				want[s] = true
 			}
 			assert.Equal(t, want, got)
-			assert.Equal(t, before, data, "the memory is as before")
+			assert.Equal(t, before, data, "the memory is not restored")
 			h.Restore()
 			assert.Equal(t, make([]byte, 4*block), data)
 		})

@@ -12,33 +12,33 @@ import (
 	"nvmecr/nvmf/blocktest"
 )
 
-// Disk is a device in memory that records what it is asked and can go back in
-// time, both at the cost of the bytes written. All methods are safe for
-// concurrent use; Bytes is for when no I/O is going on.
+// Disk is a device in memory that records its commands, and can return to an earlier
+// state. The cost of both depends only on the number of bytes written. All methods but
+// Bytes are safe for concurrent use. Bytes must not be used while I/O is in progress.
 type Disk struct {
-	// Pause, if not nil, is called by every Wait while its commands are in
-	// flight. To be set before the first I/O.
+	// Pause, if not nil, is called by every Wait while its commands are in flight. It
+	// must be set before the first I/O.
 	Pause func()
 
 	identity nvmf.Identity
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	data   []byte
 	undo   []saved
-	old    []byte           // bytes that undo refers to, in order
+	old    []byte           // the old contents of the ranges in undo, in order
 	trace  *blocktest.Trace // nil when not recording
-	copies []byte           // what the trace's data lies in
+	copies []byte           // memory for the data of the trace
 	lastID int
 	closed bool
 }
 
-// saved is a range of the disk as it was before a write.
+// saved is a range of the disk whose contents before a write are in Disk.old.
 type saved struct{ at, length int }
 
 var _ nvmf.Device = (*Disk)(nil)
 
-// NewDisk makes a disk of size bytes. volatile says that it reports a volatile
-// write cache: what that may lose is History's matter.
+// NewDisk returns a disk of size bytes. volatile makes its identity report a volatile
+// write cache; History determines which data that cache may lose.
 func NewDisk(size, lba nvmf.Bytes, volatile bool) *Disk {
 	return &Disk{
 		data: make([]byte, size),
@@ -49,17 +49,17 @@ func NewDisk(size, lba nvmf.Bytes, volatile bool) *Disk {
 	}
 }
 
-// Bytes is the content itself.
+// Bytes returns the contents of the disk, without a copy.
 func (d *Disk) Bytes() []byte { return d.data }
 
-// Mark returns a point in time for Rollback.
+// Mark returns the current state for Rollback.
 func (d *Disk) Mark() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.undo)
 }
 
-// Rollback undoes every write since mark.
+// Rollback undoes all writes since mark.
 func (d *Disk) Rollback(mark int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,14 +71,14 @@ func (d *Disk) Rollback(mark int) {
 	}
 }
 
-// Keep makes everything written so far permanent: marks from before are void.
+// Keep makes all writes so far permanent. Earlier marks become invalid.
 func (d *Disk) Keep() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.undo, d.old = d.undo[:0], d.old[:0]
 }
 
-// Record starts a new trace. The memory of the one before is used again.
+// Record starts a new trace. It reuses the memory of the previous trace.
 func (d *Disk) Record() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +88,7 @@ func (d *Disk) Record() {
 	d.trace.Events, d.copies = d.trace.Events[:0], d.copies[:0]
 }
 
-// Stop ends the recording; the trace stays as it is.
+// Stop ends the recording and returns the trace, which is valid until the next Record.
 func (d *Disk) Stop() *blocktest.Trace {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,7 +104,7 @@ func (d *Disk) Events() int {
 	return len(d.trace.Events)
 }
 
-// Identity returns what NewDisk was told.
+// Identity returns the identity made from the arguments of NewDisk.
 func (d *Disk) Identity() *nvmf.Identity { return &d.identity }
 
 // OpenQueue returns a queue of any depth.
@@ -117,7 +117,7 @@ func (d *Disk) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 	return &diskQueue{disk: d}, ctx.Err()
 }
 
-// Close makes OpenQueue fail.
+// Close makes later calls of OpenQueue fail.
 func (d *Disk) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,8 +125,8 @@ func (d *Disk) Close() error {
 	return nil
 }
 
-// diskQueue executes in Submit and completes in Wait, so that everything
-// submitted before a Wait is in flight together.
+// diskQueue executes commands in Submit and completes them in Wait. So all commands
+// submitted before a Wait are in flight at the same time.
 type diskQueue struct {
 	disk    *Disk
 	pending []inFlight
@@ -167,7 +167,7 @@ func (d *Disk) execute(c *nvmf.Command) error {
 		for _, b := range c.Data {
 			at += copy(b, d.data[at:])
 		}
-		return nil // reads change nothing, a trace is shorter without them
+		return nil // reads change nothing, and would only make the trace longer
 	case nvmf.Deallocate:
 		d.save(at, n)
 		clear(d.data[at : at+n])
@@ -190,7 +190,7 @@ func (d *Disk) execute(c *nvmf.Command) error {
 	return nil
 }
 
-// save keeps n bytes for Rollback.
+// save stores n bytes for Rollback.
 func (d *Disk) save(at, n int) {
 	d.undo = append(d.undo, saved{at, n})
 	d.old = append(d.old, d.data[at:at+n]...)

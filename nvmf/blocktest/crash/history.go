@@ -10,35 +10,37 @@ import (
 	"nvmecr/nvmf/blocktest"
 )
 
-// History is a trace followed up to some event. Not safe for concurrent use.
+// A History holds the possible contents of a device at one event of a trace. It is not
+// safe for concurrent use.
 type History struct {
-	data     []byte // what reads return: every completed write
+	data     []byte // the contents that reads return: all completed writes
 	lba      int
 	volatile bool
 
-	flight []blocktest.Event // writes, and deallocations as writes of zeros, submitted and not completed, in order
-	late   []blocktest.Event // whose connection was lost
-	// refused holds what LBAs may be of writes that failed, or for all that they were
-	// deallocated.
+	flight []blocktest.Event // submitted and not completed writes, in order; a deallocation is a write of zeros
+	late   []blocktest.Event // writes in flight when their connection was lost
+	// refused holds other contents that an LBA may have: those of failed writes, and
+	// those from before a deallocation.
 	refused map[nvmf.LBA][][]byte
-	// unflushed holds the versions of LBAs since the last flush, the durable
-	// one first; the last is what data holds.
+	// unflushed holds the versions of an LBA since the last flush. The first one is
+	// durable, and the last one is in data.
 	unflushed map[nvmf.LBA][]version
-	seq       int         // of the last completed write
-	undo      []version   // what Restore puts back: seq is the LBA
-	flushes   map[int]int // in flight: what seq was at their submission
+	seq       int         // number of the last completed write
+	undo      []version   // the contents that Restore restores; the field seq has the LBA
+	flushes   map[int]int // flushes in flight, with the value of seq at their submission
 
-	slots []slot // scratch of Images
+	slots []slot // reused by Images
 }
 
-// version is one content of an LBA, seq says since when.
+// A version is a content of an LBA. seq is the number of the write.
 type version struct {
 	seq  int
 	data []byte
 }
 
-// NewHistory begins before the first event of a trace. data is the content of
-// the device then; the History changes it as it goes along.
+// NewHistory returns the History before the first event of a trace. data has the
+// contents of the device at that time. The History changes data as it follows the
+// trace.
 func NewHistory(data []byte, lba nvmf.Bytes, volatile bool) *History {
 	return &History{
 		data: data, lba: int(lba), volatile: volatile,
@@ -46,7 +48,7 @@ func NewHistory(data []byte, lba nvmf.Bytes, volatile bool) *History {
 	}
 }
 
-// Step follows the trace by one event.
+// Step processes the next event of the trace.
 func (h *History) Step(e blocktest.Event) {
 	switch {
 	case e.Opcode == nvmf.Flush && !e.Completed:
@@ -77,7 +79,7 @@ func (h *History) complete(e blocktest.Event) {
 		h.each(w, func(lba nvmf.LBA, b []byte, fua bool) {
 			old := bytes.Clone(h.at(lba))
 			h.store(lba, b, fua)
-			if w.Opcode == nvmf.Deallocate { // its content is not promised
+			if w.Opcode == nvmf.Deallocate { // the contents of deallocated blocks are not guaranteed
 				h.refused[lba] = append(h.refused[lba], old)
 			}
 		})
@@ -113,7 +115,7 @@ func (h *History) store(lba nvmf.LBA, b []byte, fua bool) {
 	copy(old, b)
 }
 
-// Restore makes the content what it was before the first event.
+// Restore restores the contents from before the first event.
 func (h *History) Restore() {
 	for _, u := range slices.Backward(h.undo) {
 		copy(h.at(nvmf.LBA(u.seq)), u.data)
@@ -121,7 +123,7 @@ func (h *History) Restore() {
 	h.undo = h.undo[:0]
 }
 
-// flushed makes durable what was completed when seq was the last.
+// flushed makes the writes up to number seq durable.
 func (h *History) flushed(seq int) {
 	for lba, v := range h.unflushed {
 		first := 0
@@ -138,21 +140,21 @@ func (h *History) flushed(seq int) {
 	}
 }
 
-// InFlight returns the writes and deallocations that are submitted and not completed.
+// InFlight returns the submitted and not completed writes and deallocations.
 func (h *History) InFlight() []blocktest.Event { return h.flight }
 
-// slot is an undetermined LBA.
+// A slot is an undetermined LBA.
 type slot struct {
 	lba     nvmf.LBA
-	choices [][]byte // different from each other
-	now     int      // the one that data holds
-	cmd     int      // index of the write in flight it is of, -1 if of none
-	old     int      // for cmd >= 0: its choice before, and if it is written
+	choices [][]byte // the possible contents, all different
+	now     int      // index of the content in data
+	cmd     int      // index of the write in flight to this LBA, -1 if there is none
+	old     int      // if cmd >= 0: indexes of the contents before and after the write
 	new     int
 }
 
-// undetermined lists the LBAs that a crash now leaves open. kept says that
-// what has completed stays: the process dies, the device does not.
+// undetermined returns the LBAs that are undetermined after a crash now. kept means
+// that completed writes persist, since the process crashes and the device does not.
 func (h *History) undetermined(kept bool) []slot {
 	list, index := h.slots[:0], map[nvmf.LBA]int{}
 	get := func(lba nvmf.LBA) *slot {
@@ -191,7 +193,7 @@ func (h *History) undetermined(kept bool) []slot {
 	return h.slots
 }
 
-// add enters a content and returns its index.
+// add adds a content to the choices, unless it is there already, and returns its index.
 func (s *slot) add(b []byte) int {
 	for i, c := range s.choices {
 		if bytes.Equal(c, b) {

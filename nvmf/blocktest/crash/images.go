@@ -5,41 +5,41 @@ import (
 	"math/rand/v2"
 )
 
-// Options say how thoroughly Images works.
+// Options limit the enumeration of Images.
 type Options struct {
-	// Kept says that the device lives on: what has completed stays, flushed
-	// or not. Only what is in flight is undetermined.
+	// Kept means that only the process crashes. Completed writes persist, flushed or
+	// not, and only commands in flight are undetermined.
 	Kept bool
-	// MaxImages is how many images of whole LBAs are made at most where all
-	// combinations are. 0 is 65536: 16 LBAs with two contents each.
+	// MaxImages is the maximum number of images of whole LBAs for which all
+	// combinations are enumerated. 0 means 65536: 16 LBAs with two contents each.
 	MaxImages int
-	// Samples is how many random images are made where not all combinations
-	// are, and how many pairs of LBAs are torn at random.
+	// Samples is the number of random images if not all combinations are enumerated,
+	// and the number of images with two torn LBAs.
 	Samples int
-	// OnlySamples makes Samples random images, torn ones among them, and nothing
-	// else.
+	// OnlySamples restricts the enumeration to Samples random images, some of them
+	// torn.
 	OnlySamples bool
-	// NoPairs leaves out pairs of LBAs where not all combinations are made.
+	// NoPairs leaves out pairs of LBAs if not all combinations are enumerated.
 	NoPairs bool
-	// Tears is at how many places each LBA is torn at most; 0 is all that
-	// tearPoints knows, a negative number none.
+	// Tears is the maximum number of places at which each LBA is torn. 0 means all
+	// places of tearPoints, and a negative number means none.
 	Tears int
-	// Random is needed for samples.
+	// Random is the source of random numbers for samples.
 	Random *rand.Rand
 }
 
-// Image says what kind of content is on the device now.
+// An Image describes the contents that are currently on the device.
 type Image struct {
-	Undetermined int  // LBAs
-	Exhaustive   bool // all combinations of whole LBAs are made
-	Torn         bool // inside an LBA
+	Undetermined int  // number of undetermined LBAs
+	Exhaustive   bool // all combinations of whole LBAs are enumerated
+	Torn         bool // some LBA is torn
 }
 
 const maxLBAs = 16
 
-// Images makes one content after the other that a crash now may leave, in the
-// memory NewHistory was given. The loop's body must leave that memory as it
-// found it. Afterwards it is as before.
+// Images enumerates the contents that a crash now may leave. It writes them one after
+// another to the memory that NewHistory was given. The loop body must not change that
+// memory. At the end Images restores it.
 func (h *History) Images(o Options) iter.Seq[Image] {
 	return func(yield func(Image) bool) {
 		if o.MaxImages == 0 {
@@ -89,7 +89,7 @@ func (e *enumeration) restore() {
 	}
 }
 
-// samples makes random images, half of them torn.
+// samples generates random images, half of them torn.
 func (e *enumeration) samples() {
 	for range e.o.Samples {
 		if e.stopped {
@@ -110,14 +110,14 @@ func (e *enumeration) samples() {
 	}
 }
 
-// emit hands out what is in memory.
+// emit passes the image in memory to the loop body.
 func (e *enumeration) emit() {
 	if !e.stopped {
 		e.stopped = !e.yield(e.is)
 	}
 }
 
-// all makes every combination of the slots from i on.
+// all generates every combination of the contents of the slots from i on.
 func (e *enumeration) all(i int) {
 	if i == len(e.slots) {
 		e.emit()
@@ -132,8 +132,8 @@ func (e *enumeration) all(i int) {
 	}
 }
 
-// singlesAndPairs makes every choice of one slot and of two, against the oldest and the
-// newest of all others, and samples.
+// singlesAndPairs generates every content of one slot and of two slots, against the
+// oldest and the newest contents of all others. Random combinations follow.
 func (e *enumeration) singlesAndPairs() {
 	for _, oldest := range []bool{true, false} {
 		base := make([]int, len(e.slots))
@@ -159,7 +159,8 @@ func (e *enumeration) singlesAndPairs() {
 	}
 }
 
-// others makes every choice of slot i but base, and goes back to that.
+// others sets slot i to each of its contents except base, and calls f. Then it sets the
+// slot to base.
 func (e *enumeration) others(i, base int, f func()) {
 	for c := range e.slots[i].choices {
 		if c != base && !e.stopped {
@@ -170,8 +171,8 @@ func (e *enumeration) others(i, base int, f func()) {
 	e.set(i, base)
 }
 
-// any makes a random combination: mostly of old contents, mostly of new, or
-// of all alike.
+// any generates a random combination. The contents are mostly old, mostly new, or drawn
+// evenly.
 func (e *enumeration) any() {
 	mode := e.o.Random.IntN(3)
 	for i := range e.slots {
@@ -183,10 +184,11 @@ func (e *enumeration) any() {
 	}
 }
 
-// tears makes images with one LBA of a write in flight torn, and with two.
+// tears generates images with one torn LBA of a write in flight, and random ones with
+// two.
 func (e *enumeration) tears() {
 	commands := len(e.h.flight) + len(e.h.late)
-	if commands > 6 { // more than ever are in flight in small geometries
+	if commands > 6 { // workloads with small geometries have fewer in flight
 		commands = 6
 	}
 	var torn []int
@@ -199,7 +201,7 @@ func (e *enumeration) tears() {
 		for _, b := range some(tearPoints(s.choices[s.old], s.choices[s.new]), e.o.Tears) {
 			for whole := range 1 << commands {
 				if s.cmd < commands && whole>>s.cmd&1 != 0 {
-					continue // the torn one is neither absent nor whole
+					continue // the torn command is neither absent nor whole
 				}
 				e.arrange(s, whole)
 				e.tear(i, b)
@@ -220,9 +222,9 @@ func (e *enumeration) tears() {
 	}
 }
 
-// arrange sets all LBAs for a torn one: its command is written up to it, of
-// the other commands those whose bit is set are, and what is not in flight is
-// as reads return it.
+// arrange sets all LBAs for an image with one torn LBA. The torn command is written up
+// to that LBA. Of the other commands in flight, those whose bit in whole is set are
+// written. All other LBAs have the contents that reads return.
 func (e *enumeration) arrange(torn *slot, whole int) {
 	for i := range e.slots {
 		s := &e.slots[i]
@@ -237,7 +239,7 @@ func (e *enumeration) arrange(torn *slot, whole int) {
 	}
 }
 
-// tear writes the first b bytes of slot i's write.
+// tear sets slot i to the first b bytes of its write, followed by the old bytes.
 func (e *enumeration) tear(i, b int) {
 	s := &e.slots[i]
 	at := e.h.at(s.lba)
@@ -245,7 +247,7 @@ func (e *enumeration) tear(i, b int) {
 	copy(at[b:], s.choices[s.old][b:])
 }
 
-// some returns at most n of the points, evenly spread; all if n is 0.
+// some returns at most n of the points, evenly distributed. It returns all if n is 0.
 func some(points []int, n int) []int {
 	if n == 0 || len(points) <= n {
 		return points
@@ -256,14 +258,14 @@ func some(points []int, n int) []int {
 	return points[:n]
 }
 
-// edgeRuns is how many runs of differing bytes are torn at their edges, from
-// the first and from the last.
+// edgeRuns is the number of runs of differing bytes at whose edges a block is torn,
+// counted from the first one and from the last one.
 const edgeRuns = 3
 
-// tearPoints returns where to tear a block, as a number of bytes written, each
-// leaving another content, neither old nor new.
+// tearPoints returns the places at which to tear a block, as numbers of bytes written.
+// The contents at each place differ from each other, and from old and new.
 func tearPoints(old, new []byte) []int {
-	var edges []int // where differing bytes begin and end, in turns
+	var edges []int // offsets where runs of differing bytes begin and end, alternately
 	for i := range old {
 		if (old[i] != new[i]) != (len(edges)%2 == 1) {
 			edges = append(edges, i)
@@ -286,7 +288,7 @@ func tearPoints(old, new []byte) []int {
 		mark[at] = true
 	}
 	var points []int
-	different := false // from what the last point leaves
+	different := false // a byte since the last point differs
 	for b := range old {
 		if mark[b] && different {
 			points = append(points, b)
@@ -294,7 +296,7 @@ func tearPoints(old, new []byte) []int {
 		}
 		different = different || old[b] != new[b]
 	}
-	// The last point must leave a byte that is not written yet.
+	// The last point must be before the last differing byte, which is then not written.
 	for len(points) > 0 && points[len(points)-1] >= end {
 		points = points[:len(points)-1]
 	}
