@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// tending is how often the admin queue is looked after.
+	// tending is the interval at which the admin queue is polled.
 	tending = time.Second
-	// parting is how long a controller may take to shut down.
+	// parting is the time limit for shutting a controller down.
 	parting = time.Second
 	forever = math.MaxInt64
 )
@@ -42,19 +42,19 @@ type association struct {
 	facts   *initiator.Controller
 	alias   int
 
-	socket int // of the admin queue, or -1
-	// own are descriptors of a local device, or of an RDMA one.
+	socket int // socket of the admin queue, or -1
+	// own has the descriptors of a local device or of an RDMA device.
 	own deviceSet
 
-	admin      sync.Mutex // held while the admin queue is used; guards what follows
+	admin      sync.Mutex // held while the admin queue is used; guards the following fields
 	controller *C.struct_driver_controller
 	lost       error
-	timeout    time.Duration // of an admin command
+	timeout    time.Duration // time limit of an admin command
 	clock      *os.File
 }
 
-// prepare is what is left to do when the controller is connected, by one of the fresh
-// descriptors.
+// prepare completes an association after the controller is connected. fresh has the
+// descriptors that the connection has opened.
 func (a *association) prepare(ctx context.Context, o *Options, fresh map[int]string) (err error) {
 	if a.socket, err = claimSocket(fresh, a.id, o.CongestionControl); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (a *association) prepare(ctx context.Context, o *Options, fresh map[int]str
 		return err
 	}
 	interval := min(tending, o.KeepAlive/4)
-	if a.id.Transport == nvmf.PCIe { // it has no keep-alive, but is watched
+	if a.id.Transport == nvmf.PCIe { // a drive has no keep-alive, but is checked for removal
 		interval = tending
 	}
 	if interval > 0 {
@@ -78,24 +78,25 @@ func (a *association) prepare(ctx context.Context, o *Options, fresh map[int]str
 	return nil
 }
 
-// silence asks the controller for no notices. SPDK would change what it knows
-// of a namespace when one comes, on the thread that looks after the admin queue,
-// while others use it: commands for one that has gone would never end. What
-// becomes of a namespace shows when it is used, and is verified by Reset.
+// silence disables the controller's asynchronous events. After a namespace event SPDK
+// would update its data of the namespace on the thread that polls the admin queue,
+// while other threads use the data. Commands to a removed namespace would then never
+// complete. Without events, a change of a namespace is noticed when it is used, and
+// Reset verifies it.
 func (a *association) silence(ctx context.Context) error {
 	var sqe nvme.SQE
 	sqe.Reset(nvme.AdminSetFeatures, 0, 0)
 	sqe.SetCDW(10, nvme.FeatureAsyncEventConfig)
 	err := a.exec(ctx, "Set Features (Asynchronous Event Configuration)", &sqe, nil)
 	var se *nvmf.StatusError
-	if errors.As(err, &se) { // it has none
+	if errors.As(err, &se) { // the controller has no such feature
 		return nil
 	}
 	return err
 }
 
-// routineAdmin looks after the admin queue until the association ends, which
-// closes the clock.
+// routineAdmin polls the admin queue until the association ends, which closes the
+// clock.
 func (a *association) routineAdmin(clock *os.File) {
 	var ticks [8]byte
 	for {
@@ -109,8 +110,9 @@ func (a *association) routineAdmin(clock *os.File) {
 	}
 }
 
-// watch looks after a local device, which says nothing when it is pulled or
-// fails: its queues find out with their next poll. The caller holds a.admin.
+// watch checks whether a local device was removed or has failed, of which it does not
+// notify the host. The device's queues notice it with their next poll. The caller holds
+// a.admin.
 func (a *association) watch() {
 	if a.lost == nil && a.id.Transport == nvmf.PCIe {
 		switch err := errno(C.driver_watch(a.controller)); err {
@@ -123,7 +125,7 @@ func (a *association) watch() {
 	}
 }
 
-// tend sends and receives on the admin queue. The caller holds a.admin.
+// pollAdmin sends and receives on the admin queue. The caller holds a.admin.
 func (a *association) pollAdmin() {
 	if a.lost == nil {
 		if err := errno(C.driver_tend(a.controller)); err != 0 {
@@ -132,20 +134,20 @@ func (a *association) pollAdmin() {
 	}
 }
 
-// alive reports whether the association has not ended as far as is known.
+// alive reports whether the association has not ended, as far as is known.
 func (a *association) alive() bool {
 	a.admin.Lock()
 	defer a.admin.Unlock()
 	return a.lost == nil
 }
 
-// asking is an association that is polled as long as a caller waits for it.
+// asking is an association whose Identify ends with ctx.
 type asking struct {
 	*association
 	ctx context.Context
 }
 
-// Identify reads a page of Identify.
+// Identify executes an Identify command; see initiator.Identifier.
 func (a asking) Identify(what string, cns uint8, nsid uint32, page *[nvme.IdentifySize]byte) error {
 	var sqe nvme.SQE
 	sqe.Reset(nvme.AdminIdentify, 0, nsid)
@@ -153,8 +155,8 @@ func (a asking) Identify(what string, cns uint8, nsid uint32, page *[nvme.Identi
 	return a.exec(a.ctx, "Identify "+what, &sqe, page[:])
 }
 
-// exec runs one admin command whose data comes from the controller. One that is
-// not answered in the time of a connection, or while ctx lasts, ends the association.
+// exec executes one admin command with data from the controller. If the command is not
+// answered within a.timeout, or before ctx ends, exec ends the association.
 func (a *association) exec(ctx context.Context, what string, sqe *nvme.SQE, data []byte) error {
 	a.admin.Lock()
 	defer a.admin.Unlock()
@@ -172,7 +174,7 @@ func (a *association) exec(ctx context.Context, what string, sqe *nvme.SQE, data
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.sqe[0])), len(c.sqe)), sqe[:])
 	c.data, c.length = buffer, C.uint32_t(len(data))
-	if err := errno(C.driver_admin(a.controller, c)); err != 0 { // it was not begun
+	if err := errno(C.driver_admin(a.controller, c)); err != 0 { // the command was not submitted
 		C.driver_free(buffer)
 		C.free(unsafe.Pointer(c))
 		a.lost = fmt.Errorf("%w: the admin queue: %w%s", nvmf.ErrConnectionLost, err, behind(C.driver_said(a.controller)))
@@ -192,7 +194,8 @@ func (a *association) exec(ctx context.Context, what string, sqe *nvme.SQE, data
 		a.lost = fmt.Errorf("%w: the admin queue%s", nvmf.ErrConnectionLost, behind(C.driver_said(a.controller)))
 	}
 	if a.lost != nil && (bool(c.lost) || !bool(c.done)) {
-		// What is in flight ends here, or else its memory is SPDK's for good.
+		// This ends the command in flight. Otherwise SPDK keeps using its memory, which
+		// then must not be freed.
 		if C.driver_fail(a.controller); bool(c.done) {
 			C.driver_free(buffer)
 			C.free(unsafe.Pointer(c))
@@ -209,11 +212,11 @@ func (a *association) exec(ctx context.Context, what string, sqe *nvme.SQE, data
 	return nil
 }
 
-// close shuts the controller down, in order if it still answers. It has no
-// queues any more.
+// close shuts the controller down, in an orderly way if it still answers. All its
+// queues must be closed.
 func (a *association) close() {
 	if a.clock != nil {
-		_ = ownfd.CloseFile(a.clock) // wakes the routine
+		_ = ownfd.CloseFile(a.clock) // wakes routineAdmin
 	}
 	a.admin.Lock()
 	defer a.admin.Unlock()
@@ -221,7 +224,7 @@ func (a *association) close() {
 		return
 	}
 	ownfd.Drop(a.socket)
-	_, _ = explained(func() struct{} { // no caller is left to report to
+	_, _ = explained(func() struct{} { // the messages are ignored, since no caller waits for them
 		a.step(func() {
 			if a.lost != nil {
 				C.driver_fail(a.controller)

@@ -18,12 +18,12 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// SPDK authenticates each queue when it connects. The keys are given to it as
-// text, by a keyring in memory, and are there as long as the controller: see
-// keys.c. What has failed is known from what SPDK says.
+// SPDK authenticates each queue when it connects. It gets the keys as text from a
+// keyring in memory, which holds them as long as the controller exists; see keys.c. The
+// reason of a failure is taken from SPDK's log messages.
 
-// checkKeys refuses keys with which the authentication that was asked for would
-// not take place. Local drives have none.
+// checkKeys refuses keys without which the requested authentication would not take
+// place. Local drives do not authenticate.
 func checkKeys(id nvmf.TransportID, o *Options) error {
 	if err := checkTLS(id, o); err != nil || id.Transport == nvmf.PCIe {
 		return err
@@ -31,8 +31,8 @@ func checkKeys(id nvmf.TransportID, o *Options) error {
 	return initiator.Authentication{Keys: o.Keys}.Check()
 }
 
-// setKeys puts the keys and the offer into what SPDK is to know. clearKeys has
-// to follow.
+// setKeys copies the keys and the offer to the parameters for SPDK. The caller must
+// call clearKeys afterwards.
 func setKeys(a *C.struct_driver_address, id nvmf.TransportID, o *Options) {
 	if !o.PSK.IsZero() {
 		copyKey(a.tls_key[:], o.PSK.Reveal())
@@ -63,8 +63,8 @@ func clearKeys(a *C.struct_driver_address) {
 	clear(a.tls_key[:])
 }
 
-// proving notes, when what it returns is called, whether SPDK has proved who the
-// host is, or tried to, on this locked thread since.
+// proving returns a function that sets proved. proved is true if SPDK has used a host's
+// key for an authentication, on this locked thread, since the call of proving.
 func proving(proved *bool) func() {
 	before := C.driver_proofs()
 	return func() { *proved = C.driver_proofs() != before }
@@ -76,14 +76,14 @@ var (
 	odd      = regexp.MustCompile(`^(received|unexpected|unsupported|invalid) `)
 )
 
-// unproved makes an error of what SPDK said about an authentication.
+// unproved converts SPDK's messages about an authentication to an error.
 func unproved(o *Options, subNQN, text string) error {
 	a := initiator.Authentication{HostNQN: o.HostNQN, SubNQN: subNQN, Keys: o.Keys}
 	_, said, told := strings.Cut(text, C.DRIVER_PROOF)
-	if !told { // SPDK does not look at a last message if the end of the connection has come with it
+	if !told { // SPDK ignores the last message if the connection has ended right after it
 		return a.Failed(fmt.Errorf("%w: %w%s", nvmf.ErrUnreachable, nvmf.ErrConnectionLost, text))
 	}
-	said = strings.TrimSuffix(said, ")") // of the parentheses that behind puts around it
+	said = strings.TrimSuffix(said, ")") // the parenthesis is from the function behind
 	if m := failure1.FindStringSubmatch(said); m != nil {
 		reason, _ := strconv.ParseUint(m[1], 10, 8)
 		return a.Failed(&dhchap.Error{Peer: true, Reason: dhchap.Reason(reason)})
@@ -106,15 +106,16 @@ func unproved(o *Options, subNQN, text string) error {
 	return fmt.Errorf("%w%s", nvmf.ErrAuthentication, text)
 }
 
-// unanswered is for a message that had no answer, or one that is an error.
+// unanswered returns the error for a message that was not answered, or was answered by
+// an error status.
 func unanswered(a initiator.Authentication, message string, status nvme.Status, late bool) error {
-	const aborted = 0x08 // by SPDK, because the connection has ended
+	const aborted = 0x08 // SPDK aborts commands when the connection has ended
 	switch {
 	case status == aborted:
 		return a.Failed(fmt.Errorf("%w: %w", nvmf.ErrUnreachable, nvmf.ErrConnectionLost))
 	case late:
 		return a.Failed(fmt.Errorf("%w: %w: no answer in time", nvmf.ErrUnreachable, nvmf.ErrConnectionLost))
-	case message == "AUTH_negotiate" && !a.Keys.Controller.IsZero(): // SPDK tries, whether the target asks for it or not
+	case message == "AUTH_negotiate" && !a.Keys.Controller.IsZero(): // SPDK sends it even if the target does not ask for it
 		return a.NotAsked()
 	}
 	name := "Authentication Receive"

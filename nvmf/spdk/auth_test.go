@@ -28,7 +28,7 @@ import (
 
 const authHost = "nqn.2014-08.org.example:host"
 
-// guarded starts a target that admits authHost alone, with the given keys.
+// guarded starts a target that admits only authHost, with the given keys.
 func guarded(tb testing.TB, keys dhchap.Keys) *restartable {
 	r := embedded(tb, 4096, 0)
 	r.setKeys(tb, keys)
@@ -48,7 +48,7 @@ func someKeys() dhchap.Keys {
 	return dhchap.Keys{Host: dhchap.NewSecret(dhchap.NoHash), Controller: dhchap.NewSecret(dhchap.SHA512)}
 }
 
-// use writes and reads through a queue of its own.
+// use writes and reads through a new queue.
 func use(t *testing.T, d nvmf.Device) {
 	q, err := d.OpenQueue(t.Context(), 4)
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestAuthentication(t *testing.T) {
 	id := guarded(t, keys).id(t)
 	everyWay(t, id, authHost, keys, dhchap.NullGroup, dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096) // the groups that the target accepts
 	_, err := spdk.Open(t.Context(), id, spdk.Options{HostNQN: authHost, Keys: keys, AuthOffer: dhchap.Offer{Groups: []dhchap.Group{dhchap.FFDHE8192}}})
-	assert.ErrorContains(t, err, "group not usable", "nothing else is offered")
+	assert.ErrorContains(t, err, "group not usable", "only the configured group is offered")
 }
 
 func TestAuthenticatedConformance(t *testing.T) {
@@ -140,7 +140,7 @@ func TestAuthenticationRefused(t *testing.T) {
 		{"target that does not ask", open, authHost, keys, nvmf.ErrAuthentication},
 	})
 	d := openDevice(t, open, spdk.Options{HostNQN: authHost, Keys: dhchap.Keys{Host: keys.Host}})
-	require.NoError(t, d.Close(), "a target that does not ask, one way")
+	require.NoError(t, d.Close(), "a target without authentication, and only a host secret")
 }
 
 // TestAuthenticatedReset checks that a Reset authenticates again, on the admin queue

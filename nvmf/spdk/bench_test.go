@@ -33,8 +33,8 @@ func BenchmarkDrivers(b *testing.B) {
 	}
 }
 
-// benchmark transfers blocks of the first half of the namespace, with depth commands in flight. It
-// submits ended commands again at once, in one batch.
+// benchmark transfers blocks of the first half of the namespace, with depth commands in
+// flight. It submits completed commands again at once, in one batch.
 func benchmark(b *testing.B, d nvmf.Device, op nvmf.Opcode, size nvmf.Bytes, depth int) {
 	q, err := d.OpenQueue(b.Context(), depth)
 	require.NoError(b, err)
@@ -61,7 +61,7 @@ func benchmark(b *testing.B, d nvmf.Device, op nvmf.Opcode, size nvmf.Bytes, dep
 		q.Submit(ring[first : first+batch])
 		left -= batch
 		first = (first + batch) % depth
-		// Other commands that have ended are submitted in the same batch.
+		// Other completed commands are submitted in the same batch.
 		if err := q.Wait(ring[first : first+1]); err != nil {
 			b.Fatal(err)
 		}

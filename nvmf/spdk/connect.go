@@ -105,8 +105,9 @@ func begin(id nvmf.TransportID, o *Options) (*association, error) {
 	return &association{id: id, hostNQN: o.HostNQN, hostID: o.HostID, alias: alias, socket: -1, timeout: o.ConnectTimeout}, nil
 }
 
-// connect is one attempt. It lasts no longer than ctx, and a step of it no longer than the
-// connection's time-out. It returns the descriptors that SPDK has opened; see arrivals.
+// connect makes one attempt to connect. It ends with ctx, and each of its steps ends
+// after the connection time-out. connect returns the descriptors that SPDK has opened;
+// see arrivals.
 func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]string, err error) {
 	if retired.Load() {
 		return nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
@@ -130,7 +131,7 @@ func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]st
 			if a.controller == nil {
 				err = syscall.EINVAL
 			} else {
-				err = a.connecting(C.uint32_t(firstTurn.Microseconds())) // the socket is there then
+				err = a.connecting(C.uint32_t(firstTurn.Microseconds())) // the socket then exists
 			}
 		}
 		a.step(func() { fresh = arrivals(begin) })
@@ -157,7 +158,7 @@ func (a *association) connecting(us C.uint32_t) syscall.Errno {
 	return errno(C.driver_connecting(a.controller, us))
 }
 
-// driveRefusal adds to an error what else is known of a drive that could not be opened.
+// driveRefusal adds to an error the known reasons why a drive cannot be opened.
 func (a *association) driveRefusal(ctx context.Context, err error, text string, late bool, timeout time.Duration) error {
 	if late {
 		err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
@@ -196,7 +197,7 @@ func (a *association) settled(limit time.Duration) bool {
 	switch result {
 	case syscall.EAGAIN:
 		return false
-	case 0: // connected after all
+	case 0: // the association is connected
 		a.close()
 	default:
 		a.controller = nil
@@ -211,7 +212,7 @@ func (a *association) forget() {
 	aliases.free(a.id, a.hostNQN, a.alias)
 }
 
-// unready has the drives that were not ready in time.
+// unready has the drives that did not become ready in time.
 var unready unreadyDrives
 
 type unreadyDrives struct {
@@ -345,8 +346,8 @@ func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration
 // refused matches SPDK's message about a Connect that a controller has refused.
 var refused = regexp.MustCompile(`sct (\d+), sc (\d+)`)
 
-// refusal makes an error of SPDK's messages about a failed connection. proved says that the
-// authentication had begun.
+// refusal converts SPDK's messages about a failed connection to an error. proved says
+// that the authentication had begun.
 func refusal(o *Options, subNQN, text string, proved bool) error {
 	m := refused.FindStringSubmatch(text)
 	if m == nil && (proved || strings.Contains(text, C.DRIVER_PROOF)) {
@@ -374,10 +375,10 @@ func refusal(o *Options, subNQN, text string, proved bool) error {
 	return fmt.Errorf("%w: %w", nvmf.ErrUnreachable, status)
 }
 
-// aliases keep SPDK from answering a connection with another one of this
-// process: it has one controller for each address and host NQN, whatever the
-// host identifier, and for as long as anything refers to it. A port, however,
-// may be written with zeros in front. A local device is one controller indeed.
+// aliases give each association in this process a controller of its own in SPDK. SPDK
+// reuses a controller for all connections to the same address by the same host NQN,
+// whatever the host identifier. Therefore associations write the port with different
+// numbers of leading zeros. A local device has only one controller.
 var aliases = aliasTable{used: map[aliasKey]uint32{}}
 
 type aliasKey struct {
@@ -387,7 +388,7 @@ type aliasKey struct {
 
 type aliasTable struct {
 	mu   sync.Mutex
-	used map[aliasKey]uint32 // a bit for each number of zeros
+	used map[aliasKey]uint32 // a bit for each number of zeros in use
 }
 
 func (t *aliasTable) take(id nvmf.TransportID, hostNQN string) (int, error) {

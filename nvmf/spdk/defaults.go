@@ -9,7 +9,7 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// complete fills in the defaults.
+// complete returns o with its defaults filled in.
 func (o Options) complete(transport nvmf.Transport) Options {
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, initiator.ConnectTimeout)
 	o.CommandTimeout = cmp.Or(o.CommandTimeout, initiator.CommandTimeout)

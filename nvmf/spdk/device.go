@@ -28,9 +28,9 @@ type Device struct {
 
 var _ nvmf.Reserver = (*Device)(nil)
 
-// Open connects to the controller of id, and identifies namespace id.NSID.
-// Errors wrap nvmf.ErrUnreachable, ErrNoSubsystem, ErrHostRefused,
-// ErrAuthentication, ErrNoNamespace or ErrUnsupported where they apply.
+// Open connects to the controller of id, and identifies the namespace id.NSID. Errors
+// wrap nvmf.ErrUnreachable, ErrNoSubsystem, ErrHostRefused, ErrAuthentication,
+// ErrNoNamespace or ErrUnsupported if one of them applies.
 func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Reserver, error) {
 	d, err := open(ctx, id, o.complete(id.Transport))
 	if err != nil {
@@ -65,7 +65,8 @@ func open(ctx context.Context, id nvmf.TransportID, o Options) (*Device, error) 
 	return d, nil
 }
 
-// identify connects for the first time. The caller holds d.link.mu.
+// identify connects and reads the identity of the namespace. The caller holds
+// d.link.mu.
 func (d *Device) identify(ctx context.Context) error {
 	if err := d.link.connect(ctx, d.id, &d.opts); err != nil {
 		return err
@@ -76,13 +77,13 @@ func (d *Device) identify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// To a drive that is shared all are the host that came first.
+	// All devices of a shared drive have the host identifier of the first one.
 	identity.Reservations = identity.Reservations && a.hostID == d.opts.HostID
 	d.identity = *identity
 	return nil
 }
 
-// namespace identifies the namespace.
+// namespace returns the current identity of the namespace.
 func (d *Device) namespace(ctx context.Context, a *association) (*nvmf.Identity, error) {
 	limit := nvmf.Bytes(C.driver_most(a.controller, C.uint32_t(d.id.NSID)))
 	w := initiator.TransferSizes{MaxTransfer: d.opts.MaxTransfer, OptimalTransfer: d.opts.OptimalTransfer}
@@ -96,11 +97,11 @@ func (d *Device) namespace(ctx context.Context, a *association) (*nvmf.Identity,
 	return identity, err
 }
 
-// Identity returns what the namespace said of itself in Open.
+// Identity returns the identity that Open has read.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
-// Close ends every queue that is still open, and the association with the
-// controller. A second Close does nothing.
+// Close closes all open queues, and ends the association with the controller. A second
+// Close does nothing.
 func (d *Device) Close() error {
 	d.link.mu <- struct{}{}
 	defer d.link.unlock()
@@ -111,7 +112,8 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// lock takes the link's lock unless ctx ends first.
+// lock acquires the link's lock. It fails if ctx ends first, or if the device is
+// closed.
 func (d *Device) lock(ctx context.Context) error {
 	if err := d.link.lock(ctx); err != nil {
 		return err
@@ -145,8 +147,8 @@ func (d *Device) openQueue(ctx context.Context, depth int) (*Queue, error) {
 	return q, nil
 }
 
-// attach gives q a queue pair, within the association the device has or, if
-// that has ended, within a new one.
+// attach connects a queue pair for q. It uses the device's association, or a new one if
+// that has ended.
 func (d *Device) attach(ctx context.Context, q *Queue) error {
 	if err := d.lock(ctx); err != nil {
 		return err
@@ -165,15 +167,15 @@ func (d *Device) attach(ctx context.Context, q *Queue) error {
 	return nil
 }
 
-// detach forgets q, whose queue pair is gone.
+// detach removes q, which has no queue pair any more, from the link.
 func (d *Device) detach(q *Queue) {
 	d.link.mu <- struct{}{}
 	defer d.link.unlock()
 	d.link.queues = slices.DeleteFunc(d.link.queues, func(x *Queue) bool { return x == q })
 }
 
-// association returns one that answers and has the namespace it should have.
-// The caller holds d.link.mu.
+// association returns an association that answers and has the opened namespace. The
+// caller holds d.link.mu.
 func (d *Device) association(ctx context.Context) (*association, error) {
 	if a := d.link.ctl; a != nil && a.alive() {
 		if err := d.verify(ctx, a); a.alive() || ctx.Err() != nil {
@@ -186,7 +188,7 @@ func (d *Device) association(ctx context.Context) (*association, error) {
 	return d.link.ctl, d.verify(ctx, d.link.ctl)
 }
 
-// verify compares the namespace with the one that was opened.
+// verify checks that the namespace is the one that was opened.
 func (d *Device) verify(ctx context.Context, a *association) error {
 	now, err := d.namespace(ctx, a)
 	if err != nil {

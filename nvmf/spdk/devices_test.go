@@ -39,7 +39,8 @@ func TestOfDevice(t *testing.T) {
 	}
 }
 
-// holder stands for the shim, which keeps the application from closing held descriptors.
+// holder takes the place of the preload library, which keeps the application from
+// closing held descriptors.
 type holder struct {
 	mu   sync.Mutex
 	held map[int]bool
@@ -65,7 +66,7 @@ func (h *holder) holds(fd int) bool {
 	return h.held[fd]
 }
 
-// lockedDevice opens a file with a name like that of SPDK's lock files for drives.
+// lockedDevice opens a file with the name of an SPDK lock file for a drive.
 func lockedDevice(t *testing.T) int {
 	path := fmt.Sprintf("%snvmecr_test_%d", lockFile, os.Getpid())
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
@@ -96,7 +97,7 @@ func TestDevicesAtOnce(t *testing.T) {
 			for range 20 {
 				var own deviceSet
 				var device, other int
-				table.around(&own, func() { // a connection begins
+				table.around(&own, func() { // start of a connection
 					moment := lockedDevice(t)
 					nap()
 					shut(moment)

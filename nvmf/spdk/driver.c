@@ -20,7 +20,7 @@
 
 /* Messages. */
 
-/* What this thread's messages go to, or NULL for stderr. */
+/* Receives the messages of this thread; NULL means stderr. */
 static __thread char *said;
 
 static void pass_on(const char *kind, const char *text)
@@ -36,10 +36,11 @@ static void pass_on(const char *kind, const char *text)
 static void say(int level, const char *file, const int line, const char *func, const char *format, va_list ap)
 {
 	const char *kind = file != NULL && strstr(file, "nvme_auth.c") != NULL ? DRIVER_PROOF : "";
-	char text[1024]; /* there may be two NQNs in it */
+	char text[1024]; /* a message may contain two NQNs */
 
 	(void)line, (void)func;
-	/* A status is the best reason there can be, and then an authentication. */
+	/* A message with a status has precedence over all others, and then one about
+	 * authentication. */
 	if (level > SPDK_LOG_ERROR || (said != NULL && *said != '\0' && strstr(format, "sct %d") == NULL &&
 				       (*kind == '\0' || strncmp(said, kind, strlen(kind)) == 0)))
 		return;
@@ -52,7 +53,7 @@ static void say(int level, const char *file, const int line, const char *func, c
 	pass_on(kind, from);
 }
 
-/* dpdk_says takes what DPDK writes to its log, a message at a time. */
+/* dpdk_says receives DPDK's log, one message a call. */
 static ssize_t dpdk_says(void *cookie, const char *message, size_t n)
 {
 	char text[DRIVER_SAID];
@@ -91,15 +92,15 @@ const char *driver_version(void)
 struct environment {
 	bool huge;
 	int cpu, mebibytes;
-	char *said; /* where messages go */
+	char *said; /* receives the messages */
 	int result;
 };
 
-/* DPDK's. */
+/* Functions of DPDK. */
 const char *rte_eal_get_runtime_dir(void);
 int rte_openlog_stream(FILE *stream);
 
-/* collect_dpdk keeps DPDK from writing to stderr and to the system's log. */
+/* collect_dpdk redirects DPDK's log from stderr and the system's log to dpdk_says. */
 static void collect_dpdk(void)
 {
 	cookie_io_functions_t calls = {.write = dpdk_says};
@@ -109,8 +110,8 @@ static void collect_dpdk(void)
 		rte_openlog_stream(log);
 }
 
-/* initialize runs on a thread of its own, because DPDK pins the one that it is
- * initialized on, and it and what it starts take no signals. */
+/* initialize initializes SPDK. It runs on a new thread, because DPDK pins the thread that
+ * initializes it. All signals are blocked on that thread, and on those that it starts. */
 static void *initialize(void *argument)
 {
 	struct environment *e = argument;
@@ -122,7 +123,7 @@ static void *initialize(void *argument)
 	collect_dpdk();
 	opts.opts_size = sizeof opts;
 	spdk_env_opts_init(&opts);
-	/* However many CPUs there are, it is one core: DPDK's number 0. */
+	/* Whatever the number of CPUs, DPDK gets one core, with the number 0. */
 	snprintf(map, sizeof map, "0@%d", e->cpu);
 	opts.name = "nvmecr";
 	opts.core_mask = NULL;
@@ -137,7 +138,7 @@ static void *initialize(void *argument)
 	}
 	e->result = spdk_env_init(&opts);
 	if (e->result == 0) {
-		rmdir(rte_eal_get_runtime_dir()); /* nothing is in it, but it would outlive the process */
+		rmdir(rte_eal_get_runtime_dir()); /* the empty directory would outlive the process */
 		e->result = keys_init();
 	}
 	return NULL;
@@ -150,8 +151,8 @@ int driver_init(bool huge, int cpu, int mebibytes)
 	pthread_t thread;
 	int saved = errno;
 
-	/* In a forked child it is there, but not ours; asked for another time SPDK would
-	 * say so on the application's stderr. */
+	/* In a forked child the environment exists, but belongs to the parent. A second
+	 * initialization would print an error to the application's stderr. */
 	if (spdk_env_get_core_count() > 0)
 		return -EALREADY;
 	spdk_log_open(say);
@@ -168,10 +169,9 @@ int driver_init(bool huge, int cpu, int mebibytes)
 	return result;
 }
 
-/* rte_eal_cleanup is DPDK's, which SPDK calls in a destructor, hidden from it.
- * It unmaps the memory; but an application's files have to work until libc
- * flushes the last stream, when all destructors have run. The kernel takes back
- * everything a moment later. */
+/* rte_eal_cleanup replaces DPDK's function of that name, which SPDK calls in a destructor and
+ * which unmaps DPDK's memory. The application's files must work until libc flushes the last
+ * stream, and that is after all destructors. The kernel frees the memory right afterwards. */
 int rte_eal_cleanup(void);
 int rte_eal_cleanup(void)
 {
@@ -188,7 +188,7 @@ void driver_free(void *memory)
 	spdk_dma_free(memory);
 }
 
-/* SPDK takes SIGBUS when it is loaded; that is the program's again. */
+/* SPDK sets a handler for SIGBUS when it is loaded. This restores the default action. */
 __attribute__((constructor)) static void give_back_signal(void)
 {
 	struct sigaction now;
@@ -230,9 +230,10 @@ static void discard(struct driver_controller *c)
 	free(c);
 }
 
-/* How long SPDK gives a connection over TCP, and each step of one over RDMA, is the
- * process's to say; so those who connect say it together. Nobody else goes by it but who
- * disconnects over RDMA, who is not to wait that long for a target that is gone. */
+/* SPDK limits the time for a connection over TCP, and for each step of one over RDMA, by
+ * options of the whole process. So threads that connect share these options, and the last one
+ * restores the values from before. The only other operation that uses the options is a
+ * disconnection over RDMA, which must not wait that long for a target that does not answer. */
 static struct {
 	pthread_mutex_t mutex;
 	int threads;
@@ -261,7 +262,7 @@ void connect_end(void)
 	pthread_mutex_unlock(&connecting.mutex);
 }
 
-/* The most there are, as Linux's host has it. */
+/* The maximum number of retries, which Linux's host uses, too. */
 enum { RDMA_RETRIES = 7 };
 
 struct driver_controller *driver_connect(const struct driver_address *a)
@@ -277,9 +278,9 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	spdk_nvme_ctrlr_get_default_ctrlr_opts(&c->opts, sizeof c->opts);
 	c->opts.num_io_queues = a->queues;
 	c->opts.keep_alive_timeout_ms = a->keep_alive_ms;
-	/* Which commands are repeated, and when, is not SPDK's to say. Over RDMA, however,
-	 * this is how often either end sends a packet again that nobody acknowledges: with
-	 * 0 the first that is lost, or late, ends the connection. */
+	/* The driver itself decides which commands are retried, so SPDK's retry count is 0. Over
+	 * RDMA, however, the count is the number of times that either end retransmits a packet that
+	 * was not acknowledged. With 0, the first lost or late packet would end the connection. */
 	c->opts.transport_retry_count = id.trtype == SPDK_NVME_TRANSPORT_RDMA ? RDMA_RETRIES : 0;
 	snprintf(c->opts.hostnqn, sizeof c->opts.hostnqn, "%s", a->hostnqn);
 	memcpy(c->opts.extended_host_id, a->host_id, sizeof a->host_id);
@@ -290,9 +291,9 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
 	c->opts.disable_error_logging = true;
 #if SPDK_VERSION >= SPDK_VERSION_NUM(26, 9, 0)
-	/* No more commands are sent than the queue has space for anyway; and only who does not
-	 * ask how much that is may have the end of a read told with its data, over TCP. Older
-	 * targets of SPDK's tell it so in any case. */
+	/* The driver never submits more commands than the queue has space for. Over TCP a target
+	 * may send the completion of a read with its data only if the host has disabled flow
+	 * control. Older targets of SPDK do so in any case. */
 	c->opts.disable_sq_flow_control = true;
 #endif
 	c->timeout_ms = a->timeout_ms;
@@ -310,11 +311,11 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	return c;
 }
 
-/* outlast gives what a controller is asked from now on its own time, in place of
- * what was left for connecting to it. */
+/* outlast sets the time limits for later commands to the controller, in place of the time that
+ * was left for the connection. */
 static void outlast(struct driver_controller *c)
 {
-	/* Not const: it is what the controller itself goes by. */
+	/* The cast removes const: the controller itself uses this structure. */
 	struct spdk_nvme_ctrlr_opts *opts = (struct spdk_nvme_ctrlr_opts *)spdk_nvme_ctrlr_get_opts(c->ctrlr);
 
 	opts->admin_timeout_ms = c->lasting_ms;
@@ -323,7 +324,7 @@ static void outlast(struct driver_controller *c)
 
 int driver_connecting(struct driver_controller *c, uint32_t us)
 {
-	bool secure = c->secure; /* c may be gone in the end */
+	bool secure = c->secure; /* c may be freed at the end */
 	uint64_t end = after(us);
 	int saved = errno, result;
 	sigset_t before;
@@ -408,7 +409,7 @@ int driver_tend(struct driver_controller *c)
 	return result < 0 ? result : 0;
 }
 
-/* scan takes in what the kernel says of devices that go. */
+/* scan processes the kernel's notifications about removed devices. */
 static void scan(void)
 {
 #if SPDK_VERSION >= SPDK_VERSION_NUM(24, 9, 0)
@@ -430,9 +431,9 @@ int driver_watch(struct driver_controller *c)
 		result = -ENODEV;
 	} else {
 		state = spdk_nvme_ctrlr_get_regs_csts(c->ctrlr);
-		if (state.raw == UINT32_MAX) /* what is read where nothing is */
+		if (state.raw == UINT32_MAX) /* a read from a missing device returns all ones */
 			result = -ENODEV;
-		else if (state.bits.cfs || !state.bits.rdy) /* or it was reset, by nobody here */
+		else if (state.bits.cfs || !state.bits.rdy) /* another program has reset the device */
 			result = -EIO;
 		if (result != 0)
 			spdk_nvme_ctrlr_fail(c->ctrlr);
@@ -471,7 +472,8 @@ static void admin_done(void *argument, const struct spdk_nvme_cpl *cpl)
 	struct driver_command *command = argument;
 
 	command->status = status_of(cpl);
-	/* What SPDK ends with its connection looks as if the controller had answered. */
+	/* Commands that SPDK aborts with their connection have a status as if the controller had
+	 * answered. */
 	command->lost = spdk_nvme_ctrlr_is_failed(command->controller) ||
 			spdk_nvme_ctrlr_get_admin_qp_failure_reason(command->controller) != SPDK_NVME_QPAIR_FAILURE_NONE;
 	command->done = true;

@@ -26,18 +26,20 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Version is SPDK's, or empty where the program was built without it.
+// Version returns the version of SPDK, or an empty string if the program was built
+// without SPDK.
 func Version() string { return C.GoString(C.driver_version()) }
 
-// environment is SPDK's, of which a process has one.
+// environment is the state of SPDK's environment, of which a process has one.
 var environment struct {
 	mu    sync.Mutex
 	ready bool
 	huge  bool
-	err   error // why it cannot be had
+	err   error // why the initialization has failed
 }
 
-// initialize makes the environment ready for a transport.
+// initialize initializes the environment for a transport, unless it is initialized
+// already.
 func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 	e := &environment
 	e.mu.Lock()
@@ -59,7 +61,7 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 		case err == syscall.EALREADY:
 			e.err = fmt.Errorf("%w: %w", nvmf.ErrUnsupported, ErrUnusable)
 		default:
-			if huge && err != syscall.EINVAL { // that is about something else
+			if huge && err != syscall.EINVAL { // EINVAL has other causes than huge pages
 				text += hugeRemedy(sysfs, memory)
 			}
 			e.err = fmt.Errorf("initializing SPDK with %s: %w: %w%s", memory, nvmf.ErrUnsupported, err, text)
@@ -72,7 +74,7 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 	return e.err
 }
 
-// firstCPU is one that this thread may run on.
+// firstCPU returns a CPU on which this thread may run.
 func firstCPU() int {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) == nil {
@@ -87,8 +89,8 @@ func firstCPU() int {
 
 func errno(result C.int) syscall.Errno { return syscall.Errno(max(0, -int(result))) }
 
-// explained runs a step and returns what SPDK has to say, ready to be put
-// behind an error.
+// explained runs a step and returns SPDK's message about its failure, in the form of
+// behind.
 func explained[E any](step func() E) (string, E) {
 	text := (*C.char)(C.calloc(1, C.DRIVER_SAID))
 	defer C.free(unsafe.Pointer(text))
@@ -100,7 +102,7 @@ func explained[E any](step func() E) (string, E) {
 	return behind(text), result
 }
 
-// behind is a message in the form to put behind an error.
+// behind returns a message in a form to be appended to an error.
 func behind(said *C.char) string {
 	if s := C.GoString(said); s != "" {
 		return " (SPDK says: " + s + ")"

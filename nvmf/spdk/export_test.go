@@ -12,8 +12,8 @@ import (
 // Registrations returns the number of commands of a queue that have registered their data with the device.
 func Registrations(q nvmf.Queue) int { return q.(*Queue).registrations }
 
-// Handle registers or copies the data of a command as Submit does, and releases it, without
-// sending the command.
+// Handle registers or copies the data of a command as Submit does, and releases the
+// data again, without sending the command.
 func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
 	q := queue.(*Queue)
 	i := q.free[0]

@@ -1,6 +1,6 @@
 //go:build spdk
 
-/* What the C files share, and Go does not see. */
+/* Declarations that the C files share, and that Go does not use. */
 #ifndef NVMECR_SPDK_INTERNAL_H
 #define NVMECR_SPDK_INTERNAL_H
 
@@ -12,66 +12,65 @@
 #include "driver.h"
 
 struct driver_controller {
-	struct spdk_nvme_ctrlr_opts opts; /* first: attached is given its address */
+	struct spdk_nvme_ctrlr_opts opts; /* must be the first field: attached gets its address */
 	struct spdk_nvme_probe_ctx *probe;
 	struct spdk_nvme_ctrlr *ctrlr;
 	struct spdk_nvme_detach_ctx *detach;
 	uint32_t timeout_ms, lasting_ms;
-	bool secure; /* it uses TLS */
+	bool secure; /* the connection uses TLS */
 	char said[DRIVER_SAID];
 };
 
-/* keys_init makes SPDK's keyring; once, with the environment. */
+/* keys_init initializes SPDK's keyring. It is called once, with the environment. */
 int keys_init(void);
 
-/* keys_hold puts the keys of address, if there are any, into the keyring for a
- * controller, whose queues need them as long as it is there; keys_drop takes
- * them out and clears them. */
+/* keys_hold adds the keys of address, if there are any, to the keyring for a controller. The
+ * queues of the controller need the keys as long as it exists. keys_drop removes and clears
+ * them. */
 int keys_hold(struct spdk_nvme_ctrlr_opts *opts, const struct driver_address *address);
 void keys_drop(struct spdk_nvme_ctrlr_opts *opts);
 
-/* tls_init keeps OpenSSL from giving everything up before the process has ended;
- * once, before anything else of it is called. */
+/* tls_init keeps OpenSSL from freeing its resources before the process has ended. It is called
+ * once, before any other function of OpenSSL. */
 void tls_init(void);
 
-/* What may use a connection stands between tls_begin and tls_end, which keep
- * OpenSSL's signals and errors apart from the application's. Nothing happens
- * without TLS. */
+/* Code that may use a connection runs between tls_begin and tls_end. They separate OpenSSL's
+ * signals and errors from the application's. Without secure they do nothing. */
 void tls_begin(bool secure, sigset_t *before);
 void tls_end(bool secure, const sigset_t *before);
 
-/* tls_note keeps OpenSSL's error, if there is one, as the reason; tls_end does so
- * too. */
+/* tls_note records OpenSSL's error, if there is one, as the reason of a failure. tls_end does
+ * so, too. */
 void tls_note(bool secure);
 void tls_reason(int number, const char *text);
 
-/* What connects stands between connect_begin and connect_end, and has so long for it.
- * Any number of threads may. */
+/* Code that connects runs between connect_begin and connect_end. ms is the time limit of the
+ * connection. Any number of threads may do so concurrently. */
 void connect_begin(uint32_t ms);
 void connect_end(void);
 
-/* forget clears what was told before a step that has brought answers (a positive
- * result): it is not why a connection is lost later. SPDK does not say all there is in
- * the step that fails, so what was told since stays. */
+/* forget clears a message from before a step, if the step has received answers (a positive
+ * result): that message is not the reason if the connection is lost later. Messages of the step
+ * itself are kept, since SPDK may report the reason in an earlier step than the one that fails. */
 static inline void forget(char *said, bool told, int result)
 {
 	if (told && result > 0)
 		*said = '\0';
 }
 
-/* after is when so many microseconds will have passed, in ticks. */
+/* after returns the time, in ticks, at which the given number of microseconds will have passed. */
 static inline uint64_t after(uint32_t us)
 {
 	return spdk_get_ticks() + spdk_get_ticks_hz() / 1000000 * us;
 }
 
-/* status_of is the status of a completion without the phase bit. */
+/* status_of returns the status of a completion without the phase bit. */
 static inline uint16_t status_of(const struct spdk_nvme_cpl *cpl)
 {
 	return cpl->status_raw >> 1;
 }
 
-/* register_open finds out whether memory can be registered with the device of a queue. */
+/* register_open determines whether memory can be registered with the device of a queue. */
 void register_open(struct driver_queue *q);
 
 /* registered_move submits a slot whose memory is registered. */

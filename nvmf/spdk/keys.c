@@ -16,7 +16,7 @@ uint32_t driver_proofs(void)
 	return proofs;
 }
 
-/* A key of the module is its text, in memory that is SPDK's with the key. */
+/* The data of a key is its text, in memory that SPDK allocates for the key. */
 
 static size_t size_of_key(void)
 {
@@ -60,7 +60,7 @@ int keys_init(void)
 	return spdk_keyring_init();
 }
 
-/* hold gives the key a name that is its own as long as it is there. */
+/* hold adds a key to the keyring, under a name that is unique while the key exists. */
 static int hold(struct spdk_key **key, const char *text)
 {
 	struct spdk_key_opts opts = {.size = sizeof opts, .module = &memory, .ctx = (void *)text};
@@ -73,7 +73,7 @@ static int hold(struct spdk_key **key, const char *text)
 	opts.name = name;
 	result = spdk_keyring_add_key(&opts);
 	if (result == 0 && (*key = spdk_keyring_get_key(name)) == NULL)
-		result = -ENOKEY; /* without it SPDK would connect all the same */
+		result = -ENOKEY; /* SPDK would connect without the key */
 	return result;
 }
 

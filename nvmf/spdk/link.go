@@ -34,7 +34,8 @@ var drives struct {
 	links map[string]*link
 }
 
-// linkTo returns the link for a controller.
+// linkTo returns the link for a controller: the existing one for a drive that is in
+// use, otherwise a new one.
 func linkTo(id nvmf.TransportID) *link {
 	if id.Transport != nvmf.PCIe {
 		return &link{mu: make(chan struct{}, 1)}
@@ -53,7 +54,7 @@ func linkTo(id nvmf.TransportID) *link {
 	return l
 }
 
-// lock takes l.mu unless ctx ends first.
+// lock acquires l.mu, unless ctx ends first.
 func (l *link) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -68,7 +69,8 @@ func (l *link) lock(ctx context.Context) error {
 
 func (l *link) unlock() { <-l.mu }
 
-// connect makes an association if there is none, or if it has ended. The caller holds l.mu.
+// connect creates an association, unless there is one that has not ended. The caller
+// holds l.mu.
 func (l *link) connect(ctx context.Context, id nvmf.TransportID, o *Options) (err error) {
 	if l.ctl != nil && l.ctl.alive() {
 		return nil

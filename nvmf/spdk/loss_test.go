@@ -64,13 +64,13 @@ func TestReset(t *testing.T) {
 			group.Go(func() {
 				c := read(nvmf.LBA(round), make([]byte, 512))
 				assert.ErrorIs(t, do(q, c), nvmf.ErrConnectionLost)
-				assert.ErrorIs(t, do(q, c), nvmf.ErrConnectionLost, "until it is reset")
+				assert.ErrorIs(t, do(q, c), nvmf.ErrConnectionLost, "before Reset")
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				if assert.NoError(t, q.Reset(ctx)) && assert.NoError(t, do(q, c)) {
 					assert.Equal(t, want, c.Data[0])
 				}
-				assert.NoError(t, q.Reset(ctx), "of a healthy queue")
+				assert.NoError(t, q.Reset(ctx), "Reset of a connected queue")
 			})
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -117,21 +117,21 @@ func TestResetChanged(t *testing.T) {
 	assert.NoError(t, r.backing.Close())
 	r.backing = was
 	r.start(t)
-	require.NoError(t, q.Reset(t.Context()), "it is back")
+	require.NoError(t, q.Reset(t.Context()), "after the namespace was restored")
 }
 
-// scripted starts a target that answers I/O commands with the test's function.
+// scripted starts a target that answers I/O commands by the function answer.
 func scripted(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error) nvmf.TransportID {
 	return attended(t, answer, func(*nvme.SQE) bool { return false })
 }
 
-// attended starts such a target that does not answer admin commands for which swallow
-// returns true.
+// attended is like scripted. The target does not answer admin commands for which
+// swallow returns true.
 func attended(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) nvmf.TransportID {
 	return playing(answer, swallow).Start(t)
 }
 
-// playing returns the peer that attended starts.
+// playing returns the peer for attended, which is not started yet.
 func playing(answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) *fakepeer.Peer {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error { return answer(c, sqe) })
 	// SPDK expects a controller to be disabled before it enables it. It also sends

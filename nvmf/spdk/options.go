@@ -12,37 +12,37 @@ import (
 	"nvmecr/nvmf/tlspsk"
 )
 
-// ErrUnusable is why a forked child cannot open anything, for SPDK belongs to its
-// parent, and why a process cannot that has called Retire.
+// ErrUnusable is the error of Open in a forked child, since SPDK belongs to the parent,
+// and in a process that has called Retire.
 var ErrUnusable = errors.New("SPDK cannot be used in a forked child, or while a process ends")
 
 var retired atomic.Bool
 
-// Retire is called when the process ends: from then on Open fails. SPDK opens streams
-// (fopen) to connect, and libc, which flushes all streams at exit, holds the lock that
-// fopen needs.
+// Retire must be called when the process ends. From then on Open fails. The reason is
+// that SPDK opens streams (fopen) to connect. At exit, libc flushes all streams and
+// holds the lock that fopen needs.
 func Retire() { retired.Store(true) }
 
-// Options are how to reach and use a namespace. The zero value is usable. For fields
-// without a comment see tcp.Options.
+// Options are the options of Open. The zero value is usable. For fields without a
+// comment see tcp.Options.
 type Options struct {
 	HostNQN                  string
 	HostID                   uuid.UUID
 	Keys                     dhchap.Keys // not used over PCIe
 	AuthOffer                dhchap.Offer
-	PSK                      tlspsk.Key // for TLS over TCP, unless it is zero
+	PSK                      tlspsk.Key // the key for TLS over TCP; zero means no TLS
 	HeaderDigest, DataDigest bool
 	ConnectTimeout           time.Duration // default 10 s
 	CommandTimeout           time.Duration // default 30 s
-	KeepAlive                time.Duration // default 30 s, less than 0 is none
+	KeepAlive                time.Duration // default 30 s; a negative value means none
 	QueueDepth               int           // default 128
 	MaxTransfer              nvmf.Bytes    // default 4 MiB, 1 MiB over RDMA and PCIe
 	OptimalTransfer          nvmf.Bytes
 	CongestionControl        string
-	// RegisterFrom is the length in bytes from which on a piece of a command's data is
-	// registered with the RDMA device, instead of copied. Default 512 KiB.
+	// RegisterFrom is the minimum length in bytes of a piece of data that is registered
+	// with the RDMA device instead of copied. The default is 512 KiB.
 	RegisterFrom nvmf.Bytes
-	// Memory is how much SPDK's environment may use. Default 64 MiB over TCP,
-	// 256 MiB, of huge pages, over RDMA and PCIe. The first Open decides.
+	// Memory is the memory for SPDK's environment. The default is 64 MiB over TCP, and
+	// 256 MiB of huge pages over RDMA and PCIe. The value of the first Open counts.
 	Memory nvmf.Bytes
 }

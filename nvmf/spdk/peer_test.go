@@ -104,7 +104,7 @@ func TestPeerLoss(t *testing.T) {
 					err = w.busy()
 				}
 				assert.Error(t, err)
-				t.Logf("for good: %v", err)
+				t.Logf("without the namespace: %v", err)
 				return
 			}
 			if !assert.NoError(t, err) {
@@ -168,7 +168,7 @@ func TestPeerTwice(t *testing.T) {
 	require.NoError(t, do(queues[1], &nvmf.Command{Opcode: nvmf.Read, Blocks: 1, Data: [][]byte{got}}))
 	assert.Equal(t, block, got)
 	require.NoError(t, two.Close())
-	require.NoError(t, two.Close(), "a second time")
+	require.NoError(t, two.Close(), "a second Close")
 	d := openDevice(t, id, spdk.Options{})
 	assert.NoError(t, d.Close())
 }

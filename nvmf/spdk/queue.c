@@ -51,10 +51,11 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 		return -ENOENT;
 	spdk_nvme_ctrlr_get_default_io_qpair_opts(c->ctrlr, &opts, sizeof opts);
 	opts.io_queue_size = q->depth + 1;
-	/* Commands across a boundary that the device wants respected are split. */
+	/* SPDK splits commands that cross a boundary of the device, so it needs more requests than
+	 * the queue depth. */
 	opts.io_queue_requests = q->depth < 32 ? 128 : 4 * q->depth;
 	opts.async_mode = !wait;
-	opts.delay_cmd_submit = true; /* driver_submit sends all of a batch at its end */
+	opts.delay_cmd_submit = true; /* driver_submit sends a batch at its end */
 	q->done_count = q->busy = 0;
 	*q->said = '\0';
 	q->controller = c->ctrlr;
@@ -100,7 +101,7 @@ void driver_queue_close(struct driver_queue *q)
 	int saved = errno;
 	sigset_t before;
 
-	q->pair = NULL; /* what completes from here on is lost */
+	q->pair = NULL; /* slots that complete from now on are lost */
 	tls_begin(q->secure, &before);
 	if (pair != NULL)
 		spdk_nvme_ctrlr_free_io_qpair(pair);
@@ -193,7 +194,7 @@ static int start(struct driver_queue *q, struct driver_slot *s)
 	return spdk_nvme_ns_cmd_flush(q->space, q->pair, completed, s);
 }
 
-/* Internal Error, Do Not Retry, as a completion has it. */
+/* Internal Error with Do Not Retry, in the form of a completion's status. */
 enum { INTERNAL_ERROR = 0x4006 };
 
 uint32_t driver_submit(struct driver_queue *q, uint32_t count)
@@ -211,7 +212,7 @@ uint32_t driver_submit(struct driver_queue *q, uint32_t count)
 		result = start(q, s);
 		if (result == -ENOMEM)
 			break;
-		if (result < 0) /* refused by SPDK itself: nothing else will tell of it */
+		if (result < 0) /* SPDK has refused the command, and will not complete it */
 			note(s, INTERNAL_ERROR, result == -ENXIO);
 		else
 			q->busy++;
@@ -237,7 +238,8 @@ int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
 	tls_begin(q->secure, &before);
 	do {
 		told = *q->said != '\0';
-		/* When the last one is done SPDK need not look whether more has come. */
+		/* If only one command is in flight, SPDK need not look for further completions after
+		 * it. */
 		result = spdk_nvme_qpair_process_completions(q->pair, q->busy == 1);
 		forget(q->said, told, result);
 		now = spdk_get_ticks();

@@ -30,8 +30,8 @@ type Queue struct {
 	// when the association ends.
 	mu  sync.Mutex
 	c   *C.struct_driver_queue
-	err error // why there is no queue pair; wraps nvmf.ErrConnectionLost
-	// socket is the queue pair's, or -1.
+	err error // why there is no queue pair; the error wraps nvmf.ErrConnectionLost
+	// socket is the socket of the queue pair, or -1.
 	socket int
 
 	// The following fields belong to the owner. The first three are in C's memory.
@@ -58,7 +58,7 @@ type flight struct {
 	// buffer is used instead of the command's memory if SPDK cannot use that.
 	buffer     unsafe.Pointer
 	size       nvmf.Bytes
-	inward     bool // buffer is copied to the command's memory when the command is done
+	inward     bool // buffer is copied to the command's memory when the command completes
 	registered bool // the command's memory is registered with the device until the command is done
 }
 
@@ -284,7 +284,7 @@ func (q *Queue) reap() bool {
 	if q.c.done_count == 0 && q.err == nil {
 		return false
 	}
-	for n := 0; n < int(q.c.done_count); n++ { // losing the connection adds some
+	for n := 0; n < int(q.c.done_count); n++ { // a lost connection adds some
 		q.landed(uint32(q.done[n]))
 	}
 	q.c.done_count = 0

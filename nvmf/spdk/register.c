@@ -1,12 +1,12 @@
 //go:build spdk
 
-/* Registration of the program's memory with an RDMA device, for one command.
+/* Registration of the program's memory with an RDMA device for the time of one command.
  *
- * SPDK takes a memory domain with a command, whose owner says by which keys the
- * device reaches a piece of memory. Ours registers each piece for the one command
- * alone, with no more rights than that needs, and it is gone before the command is
- * noted as done. So nothing depends on what the program does with the memory later,
- * and nothing is kept in SPDK's own map, which knows whole pages, once each. */
+ * A command may carry a memory domain of SPDK. The owner of the domain tells SPDK the keys by
+ * which the device accesses a piece of memory. The domain of this file registers each piece for
+ * one command only, with no more rights than that command needs. It deregisters the piece
+ * before the command completes. So nothing depends on the program's later use of the memory.
+ * Nothing is added to SPDK's own map either, which has only whole pages, and each page once. */
 
 #include <errno.h>
 #include <pthread.h>
@@ -38,12 +38,12 @@ static struct ibv_mr *register_piece(struct ibv_pd *pd, void *address, size_t le
 
 static bool within(const struct iovec *piece, const char *address, size_t length)
 {
-	size_t before = (size_t)(address - (char *)piece->iov_base); /* huge if it is not behind the first byte */
+	size_t before = (size_t)(address - (char *)piece->iov_base); /* a huge number if address is before the first byte */
 
 	return before < piece->iov_len && length <= piece->iov_len - before;
 }
 
-/* keys_of tells SPDK the keys of a part of a piece. */
+/* keys_of returns to SPDK the keys of a part of a piece. */
 static int keys_of(struct spdk_memory_domain *from, void *argument, struct spdk_memory_domain *to,
 		   struct spdk_memory_domain_translation_ctx *how, void *address, size_t length,
 		   struct spdk_memory_domain_translation_result *result)
@@ -58,7 +58,7 @@ static int keys_of(struct spdk_memory_domain *from, void *argument, struct spdk_
 		i++;
 	if (i == s->pieces)
 		return -EFAULT;
-	if (r->region[i]->pd != pd) { /* the queue is on another device than the admin queue */
+	if (r->region[i]->pd != pd) { /* the queue uses another device than the admin queue */
 		struct ibv_mr *other = register_piece(pd, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
 
 		if (other == NULL)
@@ -76,8 +76,8 @@ static int keys_of(struct spdk_memory_domain *from, void *argument, struct spdk_
 	return 0;
 }
 
-/* prepare makes the domain, unless a fork might leave this process with copies of
- * the pages that are registered: kernels before 5.13 do not say that it does not. */
+/* prepare creates the domain. It does not if after a fork the child could keep the registered
+ * pages and this process get copies. Kernels before 5.13 do not exclude that. */
 static void prepare(void)
 {
 	if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED ||
@@ -101,7 +101,7 @@ void register_open(struct driver_queue *q)
 	if (domain == NULL || context == NULL || context->user_ctx == NULL)
 		return;
 	pd = ((struct spdk_memory_domain_rdma_ctx *)context->user_ctx)->ibv_pd;
-	if (pd->context->device->transport_type != IBV_TRANSPORT_IB) /* others want more rights */
+	if (pd->context->device->transport_type != IBV_TRANSPORT_IB) /* other transports require more rights */
 		return;
 	if (q->registration == NULL)
 		q->registration = calloc(q->depth, sizeof *q->registration);

@@ -33,7 +33,7 @@ const (
 func rdmaPeer(tb testing.TB) nvmf.TransportID {
 	id := peer(tb)
 	if id.Transport != nvmf.RDMA {
-		tb.Skip("nothing is registered but over RDMA")
+		tb.Skip("only RDMA registers memory")
 	}
 	return id
 }
@@ -96,7 +96,7 @@ func TestPeerRegistration(t *testing.T) {
 			assert.Equal(t, c.want, spdk.Registrations(q))
 		})
 	}
-	t.Run("memory that may not be written", func(t *testing.T) {
+	t.Run("read-only memory", func(t *testing.T) {
 		d, qs := registration(t, id, 1)
 		b := mapped(t, size)
 		want := noise(random(t), size)
@@ -108,14 +108,14 @@ func TestPeerRegistration(t *testing.T) {
 		assert.True(t, bytes.Equal(want, got))
 		require.NoError(t, unix.Munmap(b))
 	})
-	t.Run("memory that the kernel does not register", func(t *testing.T) {
+	t.Run("memory that the kernel cannot register", func(t *testing.T) {
 		d, qs := registration(t, id, 1)
 		require.NoError(t, do(qs[0], transfer(nvmf.Write, d, 0, kernels(t))))
 		assert.Zero(t, spdk.Registrations(qs[0]))
 	})
 }
 
-// kernels returns a page of the kernel that processes may read: the data of the vDSO.
+// kernels returns a page of the kernel that processes can read: the data of the vDSO.
 func kernels(t *testing.T) []byte {
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)

@@ -16,8 +16,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// silent says more of what failed since it began, where that is for want of an answer
-// in the time that each step has, or that a caller waits for.
+// silent adds to err that the target did not answer, if err is a lost connection and
+// either ctx has ended or the time limit each of a step has passed since began.
 func silent(ctx context.Context, err error, began time.Time, each time.Duration) error {
 	after := time.Since(began).Round(time.Millisecond)
 	lost := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost)
@@ -31,14 +31,14 @@ func silent(ctx context.Context, err error, began time.Time, each time.Duration)
 	return err
 }
 
-// sysfs is where the kernel tells of devices and of huge pages.
+// sysfs is the directory in which the kernel describes devices and huge pages.
 const sysfs = "/sys"
 
-// hugeRemedy says what to do where SPDK has found no huge pages for so much
-// memory, ready to be put behind an error. Those of 2 MiB are looked at.
+// hugeRemedy returns advice to be appended to an error when SPDK lacks huge pages for
+// the given memory. It looks at pages of 2 MiB.
 func hugeRemedy(sys string, memory nvmf.Bytes) string {
 	text, _ := os.ReadFile(filepath.Join(sys, "kernel/mm/hugepages/hugepages-2048kB/free_hugepages"))
-	pages, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0: there are none
+	pages, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0 if there are none
 	if free := nvmf.Bytes(pages) * 2 * nvmf.MiB; free < memory {
 		return fmt.Sprintf("; RDMA and PCIe take huge pages, %s for each process, and %s are free: "+
 			"have root set vm.nr_hugepages, or run SPDK's scripts/setup.sh", memory, free)
@@ -47,8 +47,8 @@ func hugeRemedy(sys string, memory nvmf.Bytes) string {
 		"as SPDK's scripts/setup.sh does"
 }
 
-// pciRemedy says why a local device may not be had, and what to do, ready to be
-// put behind an error; or it is empty.
+// pciRemedy returns why a local device may not be usable, and what to do, to be
+// appended to an error. It may be empty.
 func pciRemedy(sys, address string) string {
 	address = fullAddress(address)
 	device := filepath.Join(sys, "bus/pci/devices", address)
@@ -59,7 +59,7 @@ func pciRemedy(sys, address string) string {
 	case !strings.HasPrefix(string(class), "0x0108"):
 		return fmt.Sprintf("; PCI device %s is no NVMe drive", address)
 	}
-	link, _ := os.Readlink(filepath.Join(device, "driver")) // "": it has none
+	link, _ := os.Readlink(filepath.Join(device, "driver")) // empty if the device has no driver
 	switch driver := filepath.Base(link); driver {
 	case "vfio-pci":
 		return ""
@@ -76,27 +76,27 @@ func pciRemedy(sys, address string) string {
 	}
 }
 
-// lockFile is what the files are called, with the address of a drive behind it,
-// by which SPDK's programs tell each other that it is taken. One that is killed
-// leaves it, and no other user may open it.
+// lockFile is the prefix of the lock files by which programs that use SPDK claim a
+// drive. The drive's address follows. A program that is killed leaves the file, and
+// other users cannot open it.
 const lockFile = "/var/tmp/spdk_pci_lock_"
 
-// lockRemedy says whose lock file it is that cannot be opened, ready to be put
-// behind an error.
+// lockRemedy returns the owner of a lock file that cannot be opened, to be appended to
+// an error.
 func lockRemedy(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
 		return ""
 	}
 	owner := "another user"
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // by number: libc would load libraries for a name
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // the number, since libc would load libraries to get the name
 		owner = fmt.Sprintf("user %d", stat.Uid)
 	}
 	return fmt.Sprintf("; %s belongs to %s, who uses the drive or was killed with it: "+
 		"if nobody uses it any more have them or root remove that file", path, owner)
 }
 
-// fullAddress is the address of a PCI device as the kernel writes it.
+// fullAddress returns the address of a PCI device in the kernel's form.
 func fullAddress(address string) string {
 	if strings.Count(address, ":") == 1 {
 		address = "0000:" + address

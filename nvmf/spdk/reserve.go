@@ -9,14 +9,13 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// Reserve keeps other hosts from writing to the namespace; see nvmf.Reserver.
-// Hosts are told apart by Options.HostID. It needs an I/O queue of its own for
-// as long as it takes.
+// Reserve keeps other hosts from writing to the namespace; see nvmf.Reserver. Hosts
+// differ in Options.HostID. Reserve uses an I/O queue of its own while it runs.
 func (d *Device) Reserve(ctx context.Context, key nvmf.ReservationKey) error {
 	return d.reservation(key).Take(ctx)
 }
 
-// Unreserve gives up what Reserve took; see nvmf.Reserver.
+// Unreserve releases the reservation of Reserve; see nvmf.Reserver.
 func (d *Device) Unreserve(ctx context.Context, key nvmf.ReservationKey) error {
 	return d.reservation(key).GiveUp(ctx)
 }
@@ -32,7 +31,7 @@ func (d *Device) reservation(key nvmf.ReservationKey) *initiator.Reservation {
 		}}
 }
 
-// executor is a queue as reservations use it.
+// An executor is a queue that implements initiator.Executor.
 type executor struct{ *Queue }
 
 func (e executor) Abort(cause error) { e.take(cause) }

@@ -26,11 +26,12 @@ import (
 	"nvmecr/nvmf/tcp/fakepeer"
 )
 
-// soon is how much longer than its time-out a call may take, since SPDK has to disconnect.
+// soon is how much longer than its time-out a call may take, since SPDK has to
+// disconnect first.
 const soon = 2 * time.Second
 
-// TestSilentFromNth has the target stop answering at each step of Open. Open has to end with its
-// context each time, and must leave nothing behind that prevents later connections.
+// TestSilentFromNth has the target stop answering at each step of Open. Each Open must
+// end with its context, and must not prevent later connections.
 func TestSilentFromNth(t *testing.T) {
 	const wait, steps = 150 * time.Millisecond, 100
 	var asked, silentFrom atomic.Int32
@@ -62,7 +63,7 @@ func TestSilentFromNth(t *testing.T) {
 		assert.ErrorContains(t, err, id.String())
 		n += int32(attempts % 2) // two attempts for each step
 	}
-	assert.Greater(t, attempts, 24, "more than there may be connections to one target")
+	assert.Greater(t, attempts, 24, "fewer attempts than the limit of connections to one target")
 }
 
 // stoppable is a process of SPDK's target, which a test stops with SIGSTOP.
@@ -132,7 +133,7 @@ func TestPeerStopped(t *testing.T) {
 	id := peer(t)
 	take, bring := os.Getenv(takeEnv), os.Getenv(bringEnv)
 	if take == "" || bring == "" {
-		t.Skipf("%s and %s are not set to commands that stop the target and let it go on", takeEnv, bringEnv)
+		t.Skipf("%s and %s are not set to commands that stop and continue the target", takeEnv, bringEnv)
 	}
 	halted{id, func(t *testing.T) { shell(t, take) }, func(t *testing.T) { shell(t, bring) }, 4 * time.Second, 5 * soon}.test(t)
 }
@@ -141,11 +142,11 @@ func TestPeerStopped(t *testing.T) {
 type halted struct {
 	id           nvmf.TransportID
 	stop, goOn   func(*testing.T)
-	wait, margin time.Duration // the time-out of calls, and how much longer they may take
+	wait, margin time.Duration // the time-out of calls, and how much longer calls may take
 }
 
-// test checks that all calls end with their context while the target is stopped, with an error
-// that says why. After the target continues, the device has to work again.
+// test checks that all calls end with their context while the target is stopped. Their
+// errors must state the reason. After the target continues, the device must work again.
 func (h halted) test(t *testing.T) {
 	o := spdk.Options{ConnectTimeout: 20 * h.wait, CommandTimeout: h.wait}
 	d := openDevice(t, h.id, o)

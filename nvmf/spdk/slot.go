@@ -17,7 +17,7 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// fill puts a command into a slot. It fails if there is no memory for its data.
+// fill copies a command to a slot. It fails if there is no memory for the data.
 func (q *Queue) fill(i uint32, cmd *nvmf.Command) bool {
 	s, f := &q.slots[i], &q.inflight[i]
 	s.lba, s.blocks, s.fua = C.uint64_t(cmd.LBA), C.uint32_t(cmd.Blocks), C.bool(cmd.FUA)
@@ -38,8 +38,8 @@ func (q *Queue) fill(i uint32, cmd *nvmf.Command) bool {
 	return true
 }
 
-// place makes the pieces of a slot those of a command, or a buffer that stands
-// for them.
+// place sets the pieces of a slot to those of a command, or to a buffer that replaces
+// them.
 func (q *Queue) place(i uint32, cmd *nvmf.Command) bool {
 	s := &q.slots[i]
 	pieces := (*[C.DRIVER_PIECES]C.struct_iovec)(unsafe.Pointer(&s.u))
@@ -61,8 +61,8 @@ func (q *Queue) place(i uint32, cmd *nvmf.Command) bool {
 	return true
 }
 
-// register gives the device access to the pieces of a slot until the command is done,
-// where that costs less than a copy. The kernel may refuse.
+// register gives the device access to the pieces of a slot until the command completes,
+// if that costs less than a copy. It returns false if the pieces have to be copied.
 func (q *Queue) register(i uint32, length nvmf.Bytes) bool {
 	s, f := &q.slots[i], &q.inflight[i]
 	f.registered = length >= nvmf.Bytes(s.pieces)*q.dev.opts.RegisterFrom && C.driver_register(q.c, C.uint32_t(i)) == 0
@@ -79,15 +79,15 @@ func (q *Queue) deregister(i uint32) {
 	}
 }
 
-// setPiece writes an address as a number: it is no pointer to the garbage
-// collector, which must not look at C's memory. The command keeps what it
-// points to alive, and Go does not move it.
+// setPiece stores an address in C memory as a number, since Go's garbage collector must
+// not treat it as a pointer. The command keeps the memory alive, and Go does not move
+// it.
 func setPiece(p *C.struct_iovec, data unsafe.Pointer, n int) {
 	*(*uintptr)(unsafe.Pointer(&p.iov_base)) = uintptr(data)
 	p.iov_len = C.size_t(n)
 }
 
-// copied makes the slot's buffer stand for a command's data.
+// copied uses the slot's buffer for the data of a command.
 func (q *Queue) copied(i uint32, cmd *nvmf.Command) bool {
 	s, f := &q.slots[i], &q.inflight[i]
 	length := cmd.Length()
@@ -106,7 +106,7 @@ func (q *Queue) copied(i uint32, cmd *nvmf.Command) bool {
 	return true
 }
 
-// unload gives a command that is done the data which its slot's buffer stood for.
+// unload copies data that was read into the slot's buffer to the completed command.
 func (q *Queue) unload(i uint32) {
 	f := &q.inflight[i]
 	if !f.inward {
@@ -118,7 +118,8 @@ func (q *Queue) unload(i uint32) {
 	}
 }
 
-// alloc gives a slot a buffer of at least so many bytes, which it keeps.
+// alloc makes sure that a slot has a buffer of at least size bytes. The slot keeps the
+// buffer.
 func (q *Queue) alloc(f *flight, size nvmf.Bytes) bool {
 	if f.size >= size {
 		return true
@@ -148,7 +149,7 @@ func (q *Queue) dealloc(f *flight) {
 	f.buffer, f.size = nil, 0
 }
 
-// ranges lists the ranges of a Deallocate.
+// ranges sets the ranges of a Deallocate in a slot.
 func (q *Queue) ranges(s *C.struct_driver_slot, cmd *nvmf.Command) {
 	list := (*[C.DRIVER_RANGES]C.struct_driver_range)(unsafe.Pointer(&s.u))
 	n := 0
@@ -160,8 +161,7 @@ func (q *Queue) ranges(s *C.struct_driver_slot, cmd *nvmf.Command) {
 	s.pieces = C.uint16_t(n)
 }
 
-// Exec runs one command that nvmf.Command does not know; see
-// initiator.Executor.
+// Exec executes any NVMe command; see initiator.Executor.
 func (q *Queue) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error {
 	cmd := &nvmf.Command{Data: [][]byte{data}}
 	cmds := []*nvmf.Command{cmd}
@@ -191,7 +191,7 @@ func (q *Queue) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error 
 	return nil
 }
 
-// raw puts a command into a slot as it is.
+// raw copies an NVMe command to a slot without changes.
 func (q *Queue) raw(i uint32, sqe *nvme.SQE, data []byte, write bool) bool {
 	s, f := &q.slots[i], &q.inflight[i]
 	if !q.alloc(f, nvmf.Bytes(len(data))) {

@@ -65,7 +65,7 @@ func socketTo(fresh map[int]string, id nvmf.TransportID) int {
 		return -1
 	}
 	for fd, what := range fresh {
-		if now, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); now == what && leadsTo(fd, id) { // empty: closed
+		if now, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); now == what && leadsTo(fd, id) { // empty if fd is closed
 			return fd
 		}
 	}
@@ -87,27 +87,26 @@ func leadsTo(fd int, id nvmf.TransportID) bool {
 		ip, port = netip.AddrFrom16(a.Addr), a.Port
 	}
 	want, err := netip.ParseAddr(id.Address)
-	service, _ := strconv.Atoi(id.Service) // checked where the id was parsed
+	service, _ := strconv.Atoi(id.Service) // ParseTransportID has checked it
 	return err == nil && ip.Unmap() == want.WithZone("").Unmap() && port == service
 }
 
-// claim keeps a descriptor from the application and from programs that it
-// executes.
+// claim hides a descriptor from the application, and from programs that it executes.
 func claim(fd int) {
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // closed meanwhile, if not
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // fails if fd is closed meanwhile
 		ownfd.HoldInPlace(fd)
 	}
 }
 
-// inheritable returns the descriptors that executed programs would inherit, with the names
-// of their files; none without /proc.
+// inheritable returns the descriptors that executed programs would inherit, with the
+// names of their files. It returns none without /proc.
 func inheritable() map[int]string { return descriptors(true) }
 
 // descriptors returns all open descriptors, or the inheritable ones.
 func descriptors(inheritable bool) map[int]string {
 	all := make(map[int]string)
-	entries, _ := os.ReadDir("/proc/self/fd") // nothing is claimed then
+	entries, _ := os.ReadDir("/proc/self/fd") // on failure nothing is claimed
 	for _, e := range entries {
 		fd, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -119,26 +118,26 @@ func descriptors(inheritable bool) map[int]string {
 				continue
 			}
 		}
-		if what, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // else it is closed meanwhile
+		if what, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // otherwise fd is closed meanwhile
 			all[fd] = what
 		}
 	}
 	return all
 }
 
-// claimEnvironment claims the descriptors that DPDK has opened since before: its memory, a
-// timer, an epoll descriptor for a pipe, and device files. It has to recognise them, since
-// other threads may have opened descriptors meanwhile.
+// claimEnvironment claims the descriptors that DPDK has opened since before: its
+// memory, a timer, an epoll descriptor for a pipe, and device files. It recognizes them
+// by their properties, since other threads may have opened descriptors meanwhile.
 func claimEnvironment(before map[int]string) {
 	fresh := inheritable()
 	for fd := range before {
 		delete(fresh, fd)
 	}
 	for fd, what := range fresh {
-		switch info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)); { // an empty one has no owner
+		switch info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)); { // info is empty if fd is closed
 		case strings.HasPrefix(what, "/memfd:nohuge"),
 			ofDevice(what), ofHugePages(fd),
-			what == "anon_inode:[timerfd]" && bytes.Contains(info, []byte("it_value: (0, 0)")): // not used
+			what == "anon_inode:[timerfd]" && bytes.Contains(info, []byte("it_value: (0, 0)")): // an unarmed timer
 			claim(fd)
 		case what == "anon_inode:[eventpoll]":
 			claimEpoll(fd, info, fresh)
@@ -155,8 +154,7 @@ func ofHugePages(fd int) bool {
 // watched matches the lines of an epoll descriptor's fdinfo with the descriptors that it waits for.
 var watched = regexp.MustCompile(`(?m)^tfd:\s*(\d+)`)
 
-// claimEpoll claims an epoll descriptor that waits for a pipe alone, with the
-// pipe.
+// claimEpoll claims an epoll descriptor that waits only for a pipe, and the pipe.
 func claimEpoll(fd int, info []byte, fresh map[int]string) {
 	for _, m := range watched.FindAllSubmatch(info, -1) {
 		other, _ := strconv.Atoi(string(m[1]))

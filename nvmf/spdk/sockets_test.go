@@ -29,7 +29,7 @@ func TestLeadsTo(t *testing.T) {
 		t.Run(c.listen+" "+c.address, func(t *testing.T) {
 			listen, err := net.Listen("tcp", net.JoinHostPort(c.listen, "0"))
 			if err != nil {
-				t.Skipf("no such address here: %v", err)
+				t.Skipf("this machine lacks the address: %v", err)
 			}
 			defer listen.Close()
 			conn, err := net.Dial("tcp", listen.Addr().String())

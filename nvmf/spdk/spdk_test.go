@@ -97,7 +97,7 @@ func peer(tb testing.TB) nvmf.TransportID {
 }
 
 func openDevice(tb testing.TB, id nvmf.TransportID, o spdk.Options) nvmf.Reserver {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // huge pages take long in a slow guest
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // huge pages take long in a slow virtual machine
 	defer cancel()
 	d, err := spdk.Open(ctx, id, o)
 	require.NoError(tb, err)
@@ -135,7 +135,7 @@ func TestPeerConformance(t *testing.T) {
 // flow control SPDK's target sends a response to each read in addition to the data.
 func TestNoFlowControl(t *testing.T) {
 	if spdk.Version() < "26.09" {
-		t.Skipf("SPDK %s has flow control always, and its target does not ask", spdk.Version())
+		t.Skipf("SPDK %s always uses flow control", spdk.Version())
 	}
 	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
 	admin, received := p.Admin, make(chan nvme.Connect, 1)

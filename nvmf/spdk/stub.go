@@ -9,7 +9,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Version is SPDK's, or empty where the program was built without it.
+// Version returns an empty string: the program was built without SPDK.
 func Version() string { return "" }
 
 // Open fails: the program was built without SPDK.

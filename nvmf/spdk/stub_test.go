@@ -18,7 +18,8 @@ func TestBuiltWithout(t *testing.T) {
 	assert.Empty(t, spdk.Version())
 }
 
-// TestDriver is skipped. It stands for the tests of the driver, which are not built without SPDK.
+// TestDriver is skipped. It represents the tests of the driver, which are not built
+// without SPDK.
 func TestDriver(t *testing.T) {
 	t.Skip("built without SPDK: `make test` runs this package's tests once more, with it, where pkg-config finds it")
 }

@@ -11,16 +11,16 @@
 #include "driver.h"
 #include "internal.h"
 
-/* OpenSSL does TLS, for SPDK, and perhaps something else for the application. */
+/* SPDK uses OpenSSL for TLS. The application may use OpenSSL for other purposes. */
 
 void tls_init(void)
 {
-	/* Files have to work until libc flushes the last stream, when functions that
-	 * OpenSSL would register now to be called at the end have long run. */
+	/* Files must work until libc flushes the last stream. OpenSSL would register functions that
+	 * clean up at exit, and that run before then. */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 }
 
-/* A SIGPIPE of the application's waits for this thread: between begin and end. */
+/* A SIGPIPE of the application was pending for this thread at tls_begin. */
 static __thread bool pending;
 
 static void signal_set(sigset_t *set)
@@ -35,11 +35,11 @@ void tls_begin(bool secure, sigset_t *before)
 
 	if (!secure)
 		return;
-	/* It writes to its sockets as to any file. */
+	/* OpenSSL writes to sockets by write(2), which raises SIGPIPE when the peer has closed. */
 	signal_set(&pipe);
 	pthread_sigmask(SIG_BLOCK, &pipe, before);
 	pending = sigpending(&waiting) == 0 && sigismember(&waiting, SIGPIPE) == 1;
-	/* SSL_get_error takes an error that somebody has left for its own. */
+	/* SSL_get_error would report an earlier error in this thread's queue as its own. */
 	ERR_clear_error();
 }
 
@@ -62,7 +62,7 @@ void tls_note(bool secure)
 {
 	unsigned long error = secure ? ERR_peek_error() : 0;
 
-	/* That of a connection which is given up before TLS began is no reason. */
+	/* The error of a connection that is given up before TLS has begun is not a reason. */
 	if (error != 0 && ERR_GET_REASON(error) != SSL_R_SHUTDOWN_WHILE_IN_INIT)
 		tls_reason(ERR_GET_REASON(error), ERR_reason_error_string(error));
 }

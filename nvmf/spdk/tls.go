@@ -13,7 +13,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// checkTLS refuses a key where there would be no TLS.
+// checkTLS refuses a key if TLS would not be used.
 func checkTLS(id nvmf.TransportID, o *Options) error {
 	if o.PSK.IsZero() {
 		return nil
@@ -32,15 +32,15 @@ func checkTLS(id nvmf.TransportID, o *Options) error {
 	return nil
 }
 
-// insecure is how OpenSSL tells of a connection that it ends, or that the other
-// end does, with the alert 1000 less.
+// insecure matches an error of OpenSSL about a connection. The number is 1000 plus the
+// alert if the other end has ended the connection.
 var insecure = regexp.MustCompile(C.DRIVER_TLS + `(\d+): ([^)]*)`)
 
-// wrongVersion is OpenSSL's number for what is not TLS at all.
+// wrongVersion is OpenSSL's error number for received bytes that are not TLS.
 const wrongVersion = 267
 
-// unsecured makes an error of what was said about TLS while connecting, nil if that
-// was nothing.
+// unsecured converts a message about TLS during a connection to an error. It returns
+// nil if there was none.
 func unsecured(o *Options, subNQN, text string) error {
 	m := insecure.FindStringSubmatch(text)
 	if o.PSK.IsZero() || m == nil {
@@ -58,11 +58,11 @@ func unsecured(o *Options, subNQN, text string) error {
 	return fmt.Errorf("%w: TLS, with the key of --tls-psk, fails%s", nvmf.ErrUnreachable, text)
 }
 
-// broken is how SPDK tells of connections that end.
+// broken matches SPDK's message about a connection that has ended.
 var broken = regexp.MustCompile(`spdk_sock_\w+\(\) failed`)
 
-// tlsHint is ready to be put behind the error of a connection that ended without
-// a word.
+// tlsHint returns a hint to be appended to the error of a connection that ended without
+// a reason.
 func tlsHint(o *Options, text string) string {
 	if o.PSK.IsZero() && broken.MatchString(text) {
 		return "; so do targets that want TLS, for which there is --tls-psk"

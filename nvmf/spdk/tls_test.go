@@ -28,8 +28,8 @@ import (
 
 const tlsHost = "nqn.2014-08.org.example:tls"
 
-// usableKey returns a key whose derived key does not begin with a zero byte, which SPDK would
-// take for no key.
+// usableKey returns a key whose derived key does not begin with a zero byte. SPDK would
+// treat such a key as none.
 func usableKey(t *testing.T, id nvmf.TransportID) tlspsk.Key {
 	for {
 		k := tlspsk.New(false)

@@ -26,8 +26,8 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 	return nvmf.FirstError(cmds)
 }
 
-// turn polls the queue pair once for cmd, sends due retries and waiting commands, and
-// sleeps after polls without success.
+// turn polls the queue pair once for cmd, and sends due retries and waiting commands.
+// After polls without success it sleeps.
 func (q *Queue) turn(cmd *nvmf.Command) {
 	q.mu.Lock()
 	came, moved := q.reap(), false // another goroutine may have ended the queue pair
@@ -58,8 +58,8 @@ func (q *Queue) turn(cmd *nvmf.Command) {
 }
 
 // rest sleeps until data arrives, or for nap. The time is limited, since data that SPDK
-// could not send may wait for a free slot. A longer or shorter sleep does no harm, as
-// when the socket was closed meanwhile.
+// could not send may wait for a free slot. A sleep of another length does no harm; it
+// happens if the socket was closed meanwhile.
 func rest(socket int, nap time.Duration) {
 	t := unix.NsecToTimespec(nap.Nanoseconds())
 	if socket < 0 {
@@ -81,8 +81,7 @@ func (q *Queue) wanted(cmd *nvmf.Command) uint32 {
 // busy returns the number of commands that the controller has.
 func (q *Queue) busy() int { return len(q.inflight) - len(q.free) - len(q.resting) }
 
-// overdue reports whether the retry of a slot is due but was not sent, as there is no
-// memory for it.
+// overdue reports whether a retry is due but was not sent, for lack of memory.
 func (q *Queue) overdue(now time.Time) bool {
 	return slices.ContainsFunc(q.resting, func(i uint32) bool { return q.inflight[i].retry.Due().Before(now) })
 }
@@ -128,36 +127,36 @@ func (q *Queue) again(i uint32) bool {
 	return ready
 }
 
-// Polling is the fastest way to wait as long as there are enough cores: every poll
-// moves data, also when it completes no command. On an oversubscribed machine the
-// target may need the core, so a thread yields the core after fruitless polls. It also
-// does so when nothing has completed for long.
+// Polling is the fastest way to wait as long as there are enough cores. Every poll
+// moves data, even if it completes no command. On an oversubscribed machine the target
+// may need the core, so a thread yields it after polls without success. It also yields
+// the core when nothing has completed for a long time.
 const (
 	fullSpin  = 200 * time.Microsecond
 	shortSpin = 4 * time.Microsecond // when oversubscribed
-	// After fewSpins fruitless spins a thread naps. When oversubscribed, it yields
-	// its core up to fewYields times before it naps.
+	// After fewSpins polls without success a thread sleeps. When oversubscribed, it
+	// yields its core up to fewYields times before it sleeps.
 	fewSpins  = 100
 	fewYields = 32
-	// reviewEvery is how many waits pass before Oversubscribed is asked again.
+	// reviewEvery is the number of waits after which Oversubscribed is called again.
 	reviewEvery = 64
 	firstNap    = 20 * time.Microsecond
 	lastNap     = 500 * time.Microsecond
 )
 
-// pace decides how long to poll, and how long not to.
+// pace decides how long to poll and how long to sleep.
 type pace struct {
 	oversubscribed func() bool
-	limit          time.Duration // to poll for before nothing is called
-	waits          int           // since limit became short
-	emptyPolls     int           // spins in this wait that brought nothing
-	nap            time.Duration // the last one
-	deadline       time.Time     // when the connection is given up; zero: not counted yet
+	limit          time.Duration // how long to poll before nothing is called
+	waits          int           // number of waits since limit became short
+	emptyPolls     int           // number of polls without success in this wait
+	nap            time.Duration // the last sleep
+	deadline       time.Time     // when the connection is given up; zero: not started yet
 }
 
 func (p *pace) init() {
 	p.oversubscribed = initiator.Oversubscribed
-	p.oversubscribed() // opens its file, not in the middle of a wait
+	p.oversubscribed() // opens its file now rather than in a wait
 	if p.limit = fullSpin; initiator.Processors() == 1 {
 		p.oversubscribed, p.limit = func() bool { return true }, shortSpin
 	}

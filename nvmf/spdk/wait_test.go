@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestRestingExpires checks that a command that waits for its retry, and for which there is no
-// memory, ends after the command time-out like a command that the controller does not answer.
+// TestRestingExpires checks a command that waits for its retry, and for which there is
+// no memory. It must end after the command time-out, like a command without an answer.
 func TestRestingExpires(t *testing.T) {
 	const patience = 5 * time.Millisecond
 	q := &Queue{dev: &Device{opts: Options{CommandTimeout: patience}}, inflight: make([]flight, 1), resting: []uint32{0}}
-	assert.False(t, q.expired(), "the clock starts")
+	assert.False(t, q.expired(), "the time-out starts")
 	time.Sleep(2 * patience)
 	assert.True(t, q.expired())
 
