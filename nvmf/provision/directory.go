@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenDirectory opens a directory of namespaces, and makes it if it does not exist. Another user
-// who could write to it could replace namespaces by files of his own, or by links to files of
-// others. So the directory must belong to this user or to root, and no other user may write to it.
+// OpenDirectory opens a directory of namespaces, and creates it if it does not exist.
+// The directory must belong to this user or to root, and no other user may write to it.
+// Otherwise that user could replace namespaces by other files, or by links to files of
+// others.
 func OpenDirectory(path string) (*os.File, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of namespaces: %w", err)

@@ -13,7 +13,7 @@ func TestOpenDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b")
 	for _, x := range []struct {
 		mode   os.FileMode
-		remedy string // "" if it is good
+		remedy string // empty if the directory is accepted
 	}{
 		{0o700, ""}, {0o755, ""},
 		{0o775, "mode 0775"}, {0o702, "chmod go-w " + path}, {0o777 | os.ModeSticky, "mode 1777"},
@@ -37,7 +37,7 @@ func TestOpenDirectory(t *testing.T) {
 	_, err := OpenDirectory(file)
 	require.Error(t, err)
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give a directory away")
+		t.Skip("only root can change the owner of a directory")
 	}
 	require.NoError(t, os.Chown(path, 1234, -1))
 	_, err = OpenDirectory(path)

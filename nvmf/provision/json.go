@@ -9,13 +9,13 @@ import (
 // plain is a Namespace without its methods.
 type plain Namespace
 
-// wire is the form of a Namespace in JSON, in which addresses are strings.
+// wire is the JSON form of a Namespace, in which addresses are strings.
 type wire struct {
 	*plain
 	Targets []string `json:"targets"`
 }
 
-// MarshalJSON writes addresses in the form that --target takes.
+// MarshalJSON writes addresses in the form of the option --target.
 func (n Namespace) MarshalJSON() ([]byte, error) {
 	w := wire{plain: (*plain)(&n), Targets: []string{}}
 	for _, id := range n.Targets {
@@ -24,7 +24,7 @@ func (n Namespace) MarshalJSON() ([]byte, error) {
 	return json.Marshal(w)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads the result of MarshalJSON.
 func (n *Namespace) UnmarshalJSON(b []byte) error {
 	*n = Namespace{}
 	w := wire{plain: (*plain)(n)}

@@ -1,11 +1,11 @@
-// Package dial opens the provisioner that a name stands for:
+// Package dial opens a provisioner by its name:
 //
 //	nvmecr:SOCKET                  nvmf/provision/embedded, `nvmecr target --admin SOCKET`
 //	spdk:SOCKET[?OPTION=VALUE&...] nvmf/provision/spdk: listen, store, keys, nqn
 //	nvmet:DIRECTORY?dir=DIRECTORY[&...] nvmf/provision/nvmet: dir, device, listen, nqn
 //
-// listen=ADDRESS[:PORT] is the address at which the hosts find the target. nqn=PREFIX is the
-// beginning of the NQNs of jobs.
+// listen=ADDRESS[:PORT] is the address at which hosts find the target. nqn=PREFIX is
+// the beginning of the NQNs of jobs.
 package dial
 
 import (
@@ -24,7 +24,7 @@ import (
 	"nvmecr/nvmf/provision/spdk"
 )
 
-// Open returns the provisioner of a name. It does not connect yet.
+// Open returns the provisioner of a name. It does not connect to the target yet.
 func Open(name string) (provision.Provisioner, error) {
 	kind, rest, ok := strings.Cut(name, ":")
 	path, query, _ := strings.Cut(rest, "?")
@@ -40,7 +40,7 @@ func Open(name string) (provision.Provisioner, error) {
 	return p, nil
 }
 
-// opener has the parts of a name.
+// An opener has the parts of a name.
 type opener struct {
 	name, path string
 	options    url.Values
@@ -84,15 +84,15 @@ func (o *opener) only(known ...string) error {
 	return nil
 }
 
-// common returns the options that all targets but nvmecr's own have, and refuses options other than
-// these and the known ones.
+// common returns the options that all targets except nvmecr's own have. It refuses
+// options other than these and the known ones.
 func (o *opener) common(known ...string) (listen *nvmf.TransportID, base string, err error) {
 	listen, err1 := o.listen()
 	base, err2 := o.base()
 	return listen, base, errors.Join(o.only(append([]string{"listen", "nqn"}, known...)...), err1, err2)
 }
 
-// base returns option nqn=PREFIX.
+// base returns the value of option nqn=PREFIX.
 func (o *opener) base() (string, error) {
 	base := o.options.Get("nqn")
 	if base != "" && (!provision.ValidNQN(base) || len(base) > 222-provision.MaxJob) {
@@ -101,7 +101,8 @@ func (o *opener) base() (string, error) {
 	return base, nil
 }
 
-// listen returns option listen=ADDRESS[:PORT], without a subsystem; nil if it is not given.
+// listen returns the value of option listen=ADDRESS[:PORT], without a subsystem. It
+// returns nil if the option is not given.
 func (o *opener) listen() (*nvmf.TransportID, error) {
 	s := o.options.Get("listen")
 	if s == "" {

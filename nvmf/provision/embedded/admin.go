@@ -17,8 +17,7 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// The methods are those of provision.Provisioner. All parameters are here; each method uses its
-// own.
+// Parameters of the RPC methods, which are those of provision.Provisioner.
 type (
 	jobParams struct {
 		Job string `json:"job"`
@@ -38,7 +37,7 @@ type (
 	}
 )
 
-// kinds has the codes of the errors that callers distinguish.
+// kinds has the codes of the errors that clients distinguish.
 var kinds = []struct {
 	code int64
 	err  error
@@ -49,12 +48,13 @@ var kinds = []struct {
 	{-int64(unix.EINVAL), provision.ErrInvalid},
 }
 
-// codeSize is the code of a *provision.SizeError, which is sent as the error's data.
+// codeSize is the code of a *provision.SizeError, which is sent in the data of the RPC
+// error.
 const codeSize = -int64(unix.EEXIST)
 
-// Listen listens at a unix socket that only this user and root can connect to. A socket without a
-// listener is replaced. The listener locks a file beside the socket, of its name and .lock. So if
-// two targets find such a socket, one of them takes it.
+// Listen listens at a unix socket to which only this user and root can connect. It
+// replaces a socket without a listener. It locks the file named like the socket with
+// the suffix .lock, so that only one of several targets can replace such a socket.
 func Listen(path string) (net.Listener, error) {
 	lock, err := lockSocket(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// The file of a socket gets the mode that the socket has when it is bound.
+	// The file gets the mode that the socket has when it is bound.
 	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		return errors.Join(raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
@@ -109,7 +109,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("%s is there and no socket: give another path", path)
 	}
 	conn, err := net.Dial("unix", path)
-	if err == nil { // a listener without the lock
+	if err == nil { // another program listens without the lock
 		return errors.Join(anotherListens(path), conn.Close())
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
@@ -118,7 +118,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// listener accepts connections of this user and of root only, whatever the mode of the file is.
+// listener accepts connections only of this user and of root, whatever the mode of the
+// file.
 type listener struct {
 	net.Listener
 	lock *os.File
@@ -140,8 +141,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// peer returns the user at the other end of a unix socket: the one who has connected, or the one
-// who listens.
+// peer returns the user at the other end of a unix socket, who has connected or
+// listens.
 func peer(conn net.Conn) (uid uint32, err error) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -157,11 +158,11 @@ func peer(conn net.Conn) (uid uint32, err error) {
 	return who.Uid, nil
 }
 
-// trusted reports whether a user may administer a target, and whether this process administers
-// targets of that user.
+// trusted reports whether a user may administer this process's target. It also reports
+// whether this process may use a target of that user.
 func trusted(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
-// Serve answers administrators until ctx ends, and closes l.
+// Serve answers calls at the admin socket until ctx ends, and closes l.
 func Serve(ctx context.Context, l net.Listener, p provision.Provisioner) error {
 	return jsonrpc.Serve(ctx, l, func(ctx context.Context, method string, params json.RawMessage) (any, error) {
 		result, err := call(ctx, p, method, params)
@@ -204,14 +205,14 @@ func call(ctx context.Context, p provision.Provisioner, method string, params js
 	return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("no method %q", method)}
 }
 
-// encode gives an error a code, from which decode makes the error again.
+// encode converts an error to one with a code, from which decode restores the error.
 func encode(err error) error {
 	var size *provision.SizeError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &size):
-		data, _ := json.Marshal(size) // a string and two numbers
+		data, _ := json.Marshal(size) // cannot fail
 		return &jsonrpc.Error{Code: codeSize, Message: err.Error(), Data: data}
 	}
 	for _, k := range kinds {

@@ -19,20 +19,21 @@ import (
 // patience is the time that a target has to answer a call.
 const patience = time.Minute
 
-// Client is a provision.Provisioner for a target in another process. It calls the target's admin
-// socket.
+// A Client is a provision.Provisioner for a target in another process, through the
+// target's admin socket.
 type Client struct {
 	path string
 	rpc  *jsonrpc.Client
 }
 
-// NewClient returns a client of the admin socket at path. It connects when it is first used, and
-// only to a target of this user or of root.
+// NewClient returns a client of the admin socket at path. It connects at the first
+// call, and only to a target of this user or of root.
 func NewClient(path string) *Client {
 	return &Client{path: path, rpc: jsonrpc.NewClient(path).Check(func(conn net.Conn) error { return mayServe(peer(conn)) })}
 }
 
-// mayServe refuses a target of another user, who may have put it in the place of the expected one.
+// mayServe returns an error for a target of another user, who may have replaced the
+// socket.
 func mayServe(uid uint32, err error) error {
 	if err == nil && !trusted(uid) {
 		err = fmt.Errorf("the target that listens there is of user %d, and has to be yours or root's", uid)
@@ -96,7 +97,8 @@ func (c *Client) call(ctx context.Context, method string, params, result any) er
 	return err
 }
 
-// remote is an error of the target: its text, and the error of this package that it stands for.
+// remote is an error of the target: its text, and the error of this package that its
+// code stands for.
 type remote struct {
 	text string
 	kind error

@@ -28,8 +28,8 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// fixtures counts the fixtures. Each fixture has an address of its own, so that no
-// other test takes its port while its target restarts.
+// fixtures counts the fixtures. Each fixture has its own address, so that no other test
+// takes its port while its target restarts.
 var fixtures atomic.Int32
 
 // fixture is a target with an admin socket, and hosts over NVMe/TCP.
@@ -104,7 +104,7 @@ var errDied = errors.New("died")
 
 func (f *fixture) Interrupt(n int, executed bool) func() bool {
 	if executed {
-		n++ // a step fails before it is executed: after step n is before step n+1
+		n++ // a step fails before it is executed, so a failure after step n is one before step n+1
 	}
 	f.step = func() error {
 		if n--; n <= 0 {
@@ -187,7 +187,7 @@ func TestAdminSocket(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.FileExists(t, path)
 	l, err = Listen(path)
-	require.NoError(t, err, "one that was killed left it")
+	require.NoError(t, err, "the socket of a killed target")
 	require.NoError(t, l.Close())
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	_, err = Listen(path)
@@ -225,7 +225,7 @@ func TestDeadSocket(t *testing.T) {
 		require.Len(t, won, 1)
 		l := <-won
 		conn, err := net.Dial("unix", path)
-		require.NoError(t, err, "and it is the one that is found")
+		require.NoError(t, err, "clients reach the new listener")
 		require.NoError(t, errors.Join(conn.Close(), l.Close()))
 	}
 }
@@ -309,7 +309,7 @@ func TestStrangers(t *testing.T) {
 	assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE), "%v", err)
 }
 
-// rawSetuid changes the user of the calling thread, and of no other one.
+// rawSetuid changes the user of the calling thread only.
 func rawSetuid(uid int) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
 		return errno
@@ -317,7 +317,7 @@ func rawSetuid(uid int) error {
 	return nil
 }
 
-// dialHere connects on the calling thread.
+// dialHere connects on the calling thread, so with that thread's user.
 func dialHere(path string) (net.Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -398,7 +398,7 @@ func TestFilePool(t *testing.T) {
 	kept, err := os.ReadFile(victim)
 	require.NoError(t, err)
 	assert.Equal(t, "mine", string(kept))
-	require.NoError(t, c.Delete(context.Background(), "melt"), "a client survives the target")
+	require.NoError(t, c.Delete(context.Background(), "melt"), "a client works after a restart of the target")
 
 	for _, name := range []string{"", "file:", "mem:", "mem:x", "disk:/x"} {
 		_, err := OpenPool(name)
@@ -450,16 +450,16 @@ func TestDamaged(t *testing.T) {
 	require.NoError(t, c.Delete(ctx, "stray"))
 	require.NoError(t, os.WriteFile(file, whole, 0o600))
 	_, err = c.Create(ctx, "bad", nvmf.MiB)
-	require.NoError(t, err, "repaired")
+	require.NoError(t, err, "after the repair")
 	assert.Equal(t, map[string]provision.State{"bad": provision.Ready, "good": provision.Ready}, states())
 	require.NoError(t, c.Delete(ctx, "bad"))
 }
 
-// scarce is a pool whose calls open and free fail with the errors of its fields.
+// scarce is a pool whose methods open and free fail with the errors in its fields.
 type scarce struct {
 	Pool
-	lack error // of open
-	hold error // of free
+	lack error // error of open
+	hold error // error of free
 }
 
 func (s *scarce) open(r record) (target.Backing, error) {
@@ -516,14 +516,14 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// TestFailures fails each step of each call, while the target keeps running. The target
-// has to serve what is on the disk, and the repeated call has to succeed.
+// TestFailures fails each step of each call while the target keeps running. The target
+// must serve the state on the disk, and the repeated call must succeed.
 func TestFailures(t *testing.T) {
 	ctx := context.Background()
 	dir := poolDir(t)
 	f := newFixture(t, "file:"+dir)
 	p := f.admin
-	// failOnce repeats a call, and fails its step n in repetition n, until the call has
+	// failOnce repeats a call, and fails step n of repetition n, until the call has
 	// fewer than n steps. It calls between after each failure.
 	failOnce := func(name string, call func() error, between func()) {
 		for n := 1; ; n++ {

@@ -17,7 +17,7 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// Names in the directory of a pool, and in that of a job. No job has a name
+// Names in the directory of a pool, and in the directory of a job. No job has a name
 // that begins with a dot.
 const (
 	newPrefix   = ".new:"
@@ -31,12 +31,12 @@ const (
 type filePool struct {
 	dir  *os.File // locked
 	path string
-	// step is called before every change of the disk and may fail it: tests look at the state that
-	// a crash there leaves.
+	// step is called before every change of the disk, and may fail it. Tests use it to
+	// examine the state after a crash at that point.
 	step func() error
 }
 
-// openFilePool opens a directory and removes what interrupted calls have left in it.
+// openFilePool opens a directory, and removes the remains of interrupted calls.
 func openFilePool(path string) (*filePool, error) {
 	dir, err := provision.OpenDirectory(path)
 	if err != nil {
@@ -130,8 +130,8 @@ func (p *filePool) create(r record) error {
 	return err
 }
 
-// fits refuses a size for which the disk has no space today. Nothing is reserved: files are sparse,
-// and a write that finds the disk full is Capacity Exceeded.
+// fits returns an error if the disk currently lacks space for a namespace. Nothing is
+// reserved: files are sparse, and a write to a full disk fails with Capacity Exceeded.
 func (p *filePool) fits(r record) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(p.dir.Fd()), &fs); err != nil {
@@ -143,7 +143,7 @@ func (p *filePool) fits(r record) error {
 	return nil
 }
 
-// change runs one step of a call.
+// change executes one step of a call.
 func (p *filePool) change(do func() error) error {
 	if err := p.step(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (p *filePool) change(do func() error) error {
 	return do()
 }
 
-// makeImage makes a sparse file.
+// makeImage creates a sparse file.
 func makeImage(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -160,7 +160,7 @@ func makeImage(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
 }
 
-// writeRecord writes a record, in place of any file of that name.
+// writeRecord writes a record, and replaces any file of that name.
 func writeRecord(path string, r record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -186,11 +186,11 @@ func syncDir(path string) error {
 }
 
 func (p *filePool) open(r record) (target.Backing, error) {
-	// The process that renamed the directory may have died, or failed, before this.
+	// The process that renamed the directory may have failed before it synced the pool.
 	if err := p.dir.Sync(); err != nil {
 		return nil, err
 	}
-	// The target follows links. A pool has none.
+	// The target follows symbolic links. A pool must have none.
 	path := p.at(r.Job, imageName)
 	if info, err := os.Lstat(path); err != nil {
 		return nil, err

@@ -8,17 +8,18 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// hostKeys has the keys of hosts by their NQN. Printing it does not show the keys. As JSON, in the
-// admin socket and in the record of a job, which only this user can read, it does.
+// hostKeys has the keys of hosts by their NQN. Printing it does not show the keys. Its
+// JSON form contains the keys; it is used in the admin socket and in the record of a
+// job, which only this user can read.
 type hostKeys map[string]dhchap.Keys
 
-// text is the form of dhchap.Keys in JSON.
+// text is the JSON form of dhchap.Keys.
 type text struct {
 	Host       string `json:"host"`
 	Controller string `json:"controller,omitempty"`
 }
 
-// with returns the keys with those of one more host.
+// with returns a copy of k with the keys of one more host.
 func (k hostKeys) with(host string, keys dhchap.Keys) hostKeys {
 	k = maps.Clone(k)
 	if k == nil {
@@ -44,7 +45,7 @@ func (k hostKeys) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. Its errors show no key.
+// UnmarshalJSON reads the result of MarshalJSON. Its errors show no key.
 func (k *hostKeys) UnmarshalJSON(b []byte) error {
 	var all map[string]text
 	if err := json.Unmarshal(b, &all); err != nil {

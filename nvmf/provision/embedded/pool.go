@@ -10,7 +10,7 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// blockSize is the block size of namespaces. Their sizes are rounded up to it.
+// blockSize is the block size of namespaces. Their sizes are multiples of it.
 const blockSize = 4 * nvmf.KiB
 
 // record describes a namespace in a pool.
@@ -22,22 +22,25 @@ type record struct {
 	Rate  nvmf.Bytes `json:"rate"`
 }
 
-// Pool has the storage of namespaces. Its methods are called one at a time. Methods that return
-// done may return it together with an error: then the change is made, but it may not survive a
-// crash of the machine. Repeating the call repairs that.
+// A Pool stores namespaces. Its methods must not be called concurrently. Methods with
+// the result done may return it together with an error. Then the change is made, but
+// may not survive a crash of the machine. Repeating the call repairs that.
 type Pool interface {
-	// jobs returns all jobs with their state: provision.Ready, or Freed after a free without a
-	// purge.
+	// jobs returns all jobs with their state. It is provision.Ready, or provision.Freed
+	// if free was not followed by purge.
 	jobs() (map[string]provision.State, error)
 	// load returns the record of a job that is Ready.
 	load(job string) (record, error)
-	// create makes a namespace of zeros. If it fails, jobs tells whether there is a namespace.
+	// create creates a namespace of zeros. After a failure, jobs tells whether the
+	// namespace exists.
 	create(r record) error
-	// open returns the storage of a namespace. It survives a crash of the machine if the pool does.
+	// open returns the storage of a namespace. Its data survives a crash of the machine
+	// if the pool does.
 	open(r record) (target.Backing, error)
 	// save replaces the record.
 	save(r record) (done bool, err error)
-	// free makes a Ready namespace Freed. A Freed one stays so.
+	// free changes the state of a Ready namespace to Freed. A Freed one does not
+	// change.
 	free(job string) (done bool, err error)
 	// purge removes Freed storage, and the remains of an interrupted create.
 	purge(job string) error
@@ -45,7 +48,8 @@ type Pool interface {
 	Close() error
 }
 
-// OpenPool opens "file:DIR", a directory, which is made if it does not exist, or "mem:SIZE".
+// OpenPool opens "file:DIR", a directory, which is created if it does not exist, or
+// "mem:SIZE".
 func OpenPool(name string) (Pool, error) {
 	kind, rest, _ := strings.Cut(name, ":")
 	switch {

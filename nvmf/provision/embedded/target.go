@@ -20,7 +20,7 @@ type Target struct {
 	pool   Pool
 	base   string
 
-	mu        sync.Mutex         // guards what follows, and is held during calls
+	mu        sync.Mutex         // guards the following fields, and is held during calls
 	served    map[string]*served // by job
 	damaged   map[string]error   // by job: why New could not serve it
 	addresses []nvmf.TransportID // without a subsystem
@@ -33,9 +33,9 @@ type served struct {
 	freed   bool           // the pool has freed it
 }
 
-// New makes t serve the namespaces of a pool, under NQNs that begin with base. A namespace that
-// cannot be served stays unchanged, and is Damaged; the others are served all the same. The pool
-// belongs to the Target, also if New fails.
+// New makes t serve the namespaces of a pool, under NQNs that begin with base. A
+// namespace that cannot be served is Damaged and does not change; the others are
+// served. The Target takes over the pool, even if New fails.
 func New(t *target.Target, pool Pool, base string) (*Target, error) {
 	x := &Target{target: t, pool: pool, base: base, served: map[string]*served{}, damaged: map[string]error{}}
 	jobs, err := pool.jobs()
@@ -53,8 +53,8 @@ func New(t *target.Target, pool Pool, base string) (*Target, error) {
 	return x, nil
 }
 
-// SetAddresses sets the addresses at which the target listens: transport, address and service of
-// each.
+// SetAddresses sets the addresses at which the target listens. Only transport, address
+// and service of each are used.
 func (x *Target) SetAddresses(addresses []nvmf.TransportID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -84,7 +84,7 @@ func (x *Target) serve(job string) (*served, error) {
 	return s, nil
 }
 
-// Create makes a namespace.
+// Create creates a namespace; see provision.Provisioner.
 func (x *Target) Create(_ context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
 	if err := errors.Join(provision.CheckJob(job), provision.CheckSize(job, size)); err != nil {
 		return provision.Namespace{}, err
@@ -110,7 +110,7 @@ func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	if jobs[job] == provision.Ready { // left by a create that has failed
+	if jobs[job] == provision.Ready { // left by a failed create
 		r, err := x.pool.load(job)
 		if err == nil && r.Size != size {
 			err = &provision.SizeError{Job: job, Have: r.Size, Want: size}
@@ -133,7 +133,8 @@ func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
 	return nil, errors.Join(err, x.delete(job))
 }
 
-// Expose sets the hosts that may connect. It changes the record in the pool before the target.
+// Expose sets the hosts that may connect. It changes the record in the pool before it
+// changes the target.
 func (x *Target) Expose(_ context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err != nil {
@@ -156,7 +157,7 @@ func (x *Target) Expose(_ context.Context, job string, hosts []string, keys map[
 	}, func(nqn string, r *record) error { return x.target.SetAccess(nqn, r.Hosts, r.Keys) })
 }
 
-// Limit sets the rate.
+// Limit sets the rate limit of a namespace.
 func (x *Target) Limit(_ context.Context, job string, rate nvmf.Bytes) error {
 	if err := provision.CheckRate(job, rate); err != nil {
 		return err
@@ -187,7 +188,7 @@ func (x *Target) alter(job string, edit func(*record) error, apply func(nqn stri
 	if err != nil {
 		err = fmt.Errorf("job %s: %w", job, err)
 	}
-	if saved { // the next target uses the record, whatever the error is
+	if saved { // a restarted target uses the record, even after an error
 		s.record = r
 		err = errors.Join(err, apply(provision.NQN(x.base, job), &r))
 	}
@@ -213,7 +214,7 @@ func (x *Target) delete(job string) error {
 	return x.remove(job, jobs[job])
 }
 
-// remove is delete for storage in this state; "" means that there is none.
+// remove frees storage in the given state; "" means that there is none.
 func (x *Target) remove(job string, state provision.State) error {
 	if state != "" {
 		freed, err := x.pool.free(job)
@@ -227,12 +228,12 @@ func (x *Target) remove(job string, state provision.State) error {
 	return x.finish(job)
 }
 
-// finish completes a Delete, or removes the remains of an interrupted Create. Nothing of the job is
-// left then.
+// finish completes a Delete, or removes the remains of an interrupted Create.
+// Afterwards nothing of the job is left.
 func (x *Target) finish(job string) error {
 	if s := x.served[job]; s != nil {
 		nqn := provision.NQN(x.base, job)
-		// The namespace is no longer in use, so it need not be flushed first.
+		// The namespace is no longer in use, so it need not be flushed.
 		err := x.target.SetHosts(nqn, nil)
 		if err == nil {
 			err = errors.Join(s.backing.Deallocate(0, int64(s.Size)), x.target.RemoveSubsystem(nqn))
@@ -281,5 +282,6 @@ func (x *Target) describe(s *served) provision.Namespace {
 	return n
 }
 
-// Close closes the pool. The namespaces belong to the target, which must be closed before.
+// Close closes the pool. The namespaces belong to the target, which must be closed
+// first.
 func (x *Target) Close() error { return x.pool.Close() }

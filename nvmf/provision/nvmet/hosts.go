@@ -15,23 +15,24 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// The attributes of a host that hold its keys.
+// Attributes with the keys of a host.
 const (
 	hostKey       = "dhchap_key"
 	controllerKey = "dhchap_ctrl_key"
 )
 
-// keyName and the NQN of a host are the name of an empty file beside the images. It says that this
-// package has set the keys of the host. Other hosts, and their keys, belong to other
-// administrators.
+// keyName followed by the NQN of a host is the name of an empty file in the directory
+// of images. The file says that this package has set the keys of the host. Other hosts,
+// and their keys, belong to other administrators.
 const keyName = "nvmecr-key:"
 
-// lockedName and a job are the name of an empty file beside the images. It says that the job's
-// hosts have keys, also when the kernel has lost them.
+// lockedName followed by a job is the name of an empty file in the directory of images.
+// The file says that the job's hosts have keys, even after the kernel has lost them.
 const lockedName = "nvmecr-keyed:"
 
-// awayName, a port and a subsystem are the name of an empty file beside the images. It exists while
-// a program has taken the subsystem out of the port and will put it back.
+// awayName followed by a port and a subsystem is the name of an empty file in the
+// directory of images. It exists while a program has removed the subsystem from the
+// port and will restore it.
 const awayName = "nvmecr-away:"
 
 // locked reports whether a job was exposed with keys.
@@ -43,7 +44,7 @@ func (p *Provisioner) locked(job string) (bool, error) {
 	return err == nil, err
 }
 
-// lock records, also for later boots, that a job was exposed with keys.
+// lock records durably that a job was exposed with keys.
 func (p *Provisioner) lock(job string) error {
 	if locked, err := p.locked(job); locked || err != nil {
 		return err
@@ -56,7 +57,7 @@ func (p *Provisioner) lock(job string) error {
 	})
 }
 
-// unlock undoes lock.
+// unlock reverts lock.
 func (p *Provisioner) unlock(job string) error {
 	if locked, err := p.locked(job); !locked || err != nil {
 		return err
@@ -70,8 +71,9 @@ func (p *Provisioner) keyed(host string) bool {
 	return err == nil && key != ""
 }
 
-// expose lists the hosts. If a host is removed, it disconnects all hosts of the job. If a host gets
-// another key, it disconnects all hosts of every subsystem that lists this host.
+// expose sets the list of hosts. If a host is removed, all hosts of the job are
+// disconnected. If a host gets another key, all hosts of every subsystem that lists
+// this host are disconnected.
 func (p *Provisioner) expose(job string, have, hosts []string, keys map[string]dhchap.Keys) error {
 	nqn := provision.NQN(p.o.Base, job)
 	port, err := p.choosePort()
@@ -100,8 +102,8 @@ func (p *Provisioner) expose(job string, have, hosts []string, keys map[string]d
 	return err
 }
 
-// renewed returns the subsystems of the hosts that get other keys. It fails if a host cannot get
-// another one.
+// renewed returns the subsystems of the hosts that get other keys. It fails if the key
+// of a host cannot be changed.
 func (p *Provisioner) renewed(job string, hosts []string, keys map[string]dhchap.Keys) ([]string, error) {
 	var all []string
 	for _, h := range hosts {
@@ -130,10 +132,10 @@ func (p *Provisioner) renewed(job string, hosts []string, keys map[string]dhchap
 	return all, nil
 }
 
-// apart removes subsystems from their ports while do runs, and puts them back also
-// after an error. If the process dies, the next exclusive call puts them back. The
-// subsystems may belong to other jobs or other administrators, whose own calls would
-// not restore them.
+// apart removes subsystems from their ports while do runs, and restores them even after
+// an error. If the process dies, the next call of alone restores them. The subsystems
+// may belong to other jobs or other administrators, whose own calls would not restore
+// them.
 func (p *Provisioner) apart(nqns []string, do func() error) error {
 	var back []func() error
 	var err error
@@ -161,7 +163,7 @@ func (p *Provisioner) apart(nqns []string, do func() error) error {
 
 func (p *Provisioner) away(port, nqn string) string { return p.image(awayName, port+":"+nqn) }
 
-// putBack puts a subsystem back into a port, if both still exist.
+// putBack links a subsystem into a port again, if both still exist.
 func (p *Provisioner) putBack(port, nqn string) error {
 	inPort, err := p.has("ports", port)
 	there, e := p.has("subsystems", nqn)
@@ -173,12 +175,13 @@ func (p *Provisioner) putBack(port, nqn string) error {
 	}
 	err = p.wrap(func() error { return os.Remove(p.away(port, nqn)) })
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the subsystem was not taken out
+		return nil // the subsystem was not removed
 	}
 	return err
 }
 
-// putAllBack puts back the subsystems that interrupted programs have taken out of their ports.
+// putAllBack restores the subsystems that interrupted programs have removed from their
+// ports.
 func (p *Provisioner) putAllBack() error {
 	entries, err := os.ReadDir(p.o.Dir)
 	for _, e := range entries {
@@ -217,8 +220,8 @@ func (p *Provisioner) list(nqn string, have, hosts []string, keys map[string]dhc
 	return nil
 }
 
-// forgetHosts removes the hosts whose keys this package has set and that no subsystem lists any
-// more: for another job they begin anew.
+// forgetHosts removes hosts that no subsystem lists and whose keys this package has
+// set. If such a host is listed for another job, it starts without keys.
 func (p *Provisioner) forgetHosts() error {
 	entries, err := os.ReadDir(p.o.Dir)
 	for _, e := range entries {
@@ -255,17 +258,17 @@ func (p *Provisioner) listing(host string) ([]string, error) {
 	return all, err
 }
 
-// patience is how long to wait for another program that works in the directory. Its work is short,
-// unless it zeroes a device.
+// patience is the time limit for waiting until another program has finished its work in
+// the directory. That is short, unless the program zeroes a device.
 const patience = 5 * time.Second
 
-// alone runs do while no other program of nvmecr changes hosts or devices.
+// alone runs do while no other nvmecr program changes hosts or devices.
 func (p *Provisioner) alone(do func() error) error {
 	dir, err := provision.OpenDirectory(p.o.Dir)
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // and unlocks it
+	defer dir.Close() // also unlocks the directory
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -277,8 +280,8 @@ func (p *Provisioner) alone(do func() error) error {
 	}
 }
 
-// attributes returns the keys of a host in the form of configfs. An attribute cannot be emptied
-// again, so a key of the target stays when it is no longer needed.
+// attributes returns the keys of a host in the form of configfs. An attribute cannot be
+// emptied, so a controller's key stays when it is no longer needed.
 func attributes(k dhchap.Keys) map[string]string {
 	all := map[string]string{}
 	if !k.Host.IsZero() {
@@ -300,7 +303,7 @@ func (p *Provisioner) hasKeys(host string, k dhchap.Keys) bool {
 	return true
 }
 
-// ensureKeys sets the keys of a host unless it has them.
+// ensureKeys sets the keys of a host, unless the host has them already.
 func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
 	if !k.Host.IsZero() && !p.hasKeys(host, k) {
 		if err := p.wrap(func() error { return os.WriteFile(p.image(keyName, host), nil, 0o600) }); err != nil {
@@ -315,7 +318,7 @@ func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
 	return nil
 }
 
-// ensureSecret is ensure for an attribute that other users must not read.
+// ensureSecret is like ensure, for an attribute that other users must not read.
 func (p *Provisioner) ensureSecret(name, value string) error {
 	if err := p.tree.Hide(name); err != nil {
 		return err

@@ -39,8 +39,8 @@ func connected(v provisiontest.Volume) bool {
 	return err == nil
 }
 
-// TestRenewal checks that a new key of a host ends its connections to all subsystems
-// that list the host, whether the job was exposed to the host before or not.
+// TestRenewal checks that a new key of a host disconnects the host from all subsystems
+// that list it, whether the job was exposed to the host before or not.
 func TestRenewal(t *testing.T) {
 	host := []string{provisiontest.HostA}
 	for _, job := range []string{"one", "new"} {
@@ -91,8 +91,8 @@ func TestForeignKey(t *testing.T) {
 	assert.Equal(t, theirs[provisiontest.HostA].Host.Reveal(), key)
 }
 
-// TestKeyless checks that an Expose with keys on a kernel without keys fails, and does
-// not end connections.
+// TestKeyless checks that an Expose with keys fails on a kernel without authentication,
+// and that it disconnects no host.
 func TestKeyless(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -102,7 +102,7 @@ func TestKeyless(t *testing.T) {
 	}
 	require.ErrorIs(t, p.Expose(ctx, "one", []string{provisiontest.HostA}, keysOf(provisiontest.HostA)), provision.ErrUnsupported)
 	assert.True(t, connected(volumes["one"]))
-	require.NoError(t, p.Expose(ctx, "one", []string{provisiontest.HostA}, nil), "nor does it lock the job")
+	require.NoError(t, p.Expose(ctx, "one", []string{provisiontest.HostA}, nil), "the failed Expose has locked the job")
 	assert.Len(t, f.Leftovers(t), 2, "nothing beside the subsystem and the image")
 }
 
@@ -136,7 +136,7 @@ func TestFailedRenewal(t *testing.T) {
 		require.ErrorIs(t, err, failed)
 		want := 2
 		if strings.Contains(err.Error(), "cannot listen") {
-			want = 1 // the change that failed was a link to the port
+			want = 1 // the failed change was a link to the port
 		}
 		assert.Equal(t, want, linked, "change %d: %v", fail, err)
 		for _, job := range []string{"one", "two"} {
@@ -146,8 +146,8 @@ func TestFailedRenewal(t *testing.T) {
 	}
 }
 
-// TestKilledRenewal kills a program after each change of a renewal. When the call is
-// repeated, all jobs and all subsystems of other programs have to be at their port.
+// TestKilledRenewal kills a program after each change of a renewal. After the call is
+// repeated, all jobs and all subsystems of other programs must be at their port.
 func TestKilledRenewal(t *testing.T) {
 	const theirs = "nqn.2014-08.org.example:theirs"
 	host := provisiontest.HostA

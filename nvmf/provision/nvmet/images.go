@@ -24,10 +24,10 @@ const (
 	newName   = "nvmecr-new:"
 )
 
-// blockSize is the size to whose multiples sizes are rounded up.
+// blockSize is the unit of namespace sizes, which are rounded up.
 const blockSize = 4 * nvmf.KiB
 
-// prepare checks that there is a target and a directory.
+// prepare checks that the target and the directory exist.
 func (p *Provisioner) prepare() error {
 	if _, err := p.tree.List("subsystems"); err != nil {
 		return fmt.Errorf("no NVMe target at %s: modprobe nvmet nvmet-tcp, and mount -t configfs none /sys/kernel/config: %w", p.o.Root, err)
@@ -75,7 +75,7 @@ func (p *Provisioner) images() (map[string]bool, error) {
 	return jobs, err
 }
 
-// makeImage makes an image of zeros.
+// makeImage creates an image that reads as zeros.
 func (p *Provisioner) makeImage(job string, size nvmf.Bytes) error {
 	if p.o.Device != "" {
 		return p.alone(func() error { return p.linkDevice(job, size) })
@@ -94,7 +94,7 @@ func (p *Provisioner) makeImage(job string, size nvmf.Bytes) error {
 	return p.wrap(func() error { return p.rename(temporary, p.image(liveName, job)) })
 }
 
-// makeFile makes a sparse file, in place of any file of that name.
+// makeFile creates a sparse file, and replaces any file of that name.
 func makeFile(path string, size int64) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -106,7 +106,7 @@ func makeFile(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
 }
 
-// rename renames durably.
+// rename renames a file durably.
 func (p *Provisioner) rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -114,8 +114,8 @@ func (p *Provisioner) rename(from, to string) error {
 	return p.sync(p.o.Dir)
 }
 
-// symlink makes a link durably: if a power failure removed the link to a device, the next Create
-// would zero the device.
+// symlink creates a symbolic link durably. If a power failure removed the link to a
+// device, the next Create would zero the device.
 func (p *Provisioner) symlink(to, name string) error {
 	if err := os.Symlink(to, name); err != nil {
 		return err
@@ -132,8 +132,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// linkDevice zeroes the device and gives it to a job. Calls must not overlap: between the check and
-// the link another call would find the device free as well.
+// linkDevice zeroes the device and assigns it to a job. Calls must not overlap: between
+// the check and the link, another call would also find the device free.
 func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
 	if err := p.deviceFree(); err != nil {
 		return err
@@ -155,8 +155,9 @@ func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
 	return p.wrap(func() error { return p.symlink(p.o.Device, p.image(liveName, job)) })
 }
 
-// deviceFree fails if a job has the device, or had it and is being deleted, or if the target serves
-// it for anybody. A device can have several names.
+// deviceFree returns an error if the device is in use: by a job, by a job that is being
+// deleted, or by any subsystem of the target. It recognizes the device by other names,
+// too.
 func (p *Provisioner) deviceFree() error {
 	device, err := os.Stat(p.o.Device)
 	if err != nil {
@@ -186,7 +187,7 @@ func (p *Provisioner) deviceFree() error {
 	return err
 }
 
-// sameDevice reports whether a path leads to the device, by any node.
+// sameDevice reports whether a path leads to the device, through any device node.
 func sameDevice(device fs.FileInfo, path string) bool {
 	other, err := os.Stat(path)
 	if err != nil {
@@ -197,7 +198,7 @@ func sameDevice(device fs.FileInfo, path string) bool {
 	return os.SameFile(device, other) || block && a.Rdev == b.Rdev
 }
 
-// zero makes a file or device read as zeros.
+// zero overwrites a file or device with zeros.
 func zero(f *os.File, size int64) error {
 	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
@@ -212,7 +213,7 @@ func zero(f *os.File, size int64) error {
 	return nil
 }
 
-// imageUUID returns the UUID of a job's image, which never changes.
+// imageUUID returns the UUID of a job's image, which does not change.
 func (p *Provisioner) imageUUID(job string) (uuid.UUID, error) {
 	f, err := os.OpenFile(p.image(liveName, job), os.O_RDWR, 0)
 	if err != nil {
@@ -222,13 +223,13 @@ func (p *Provisioner) imageUUID(job string) (uuid.UUID, error) {
 	return id, errors.Join(err, f.Close())
 }
 
-// freeImage renames the image of a job, if there is one.
+// freeImage renames the image of a job, if it exists, to mark it as freed.
 func (p *Provisioner) freeImage(job string) error {
 	live := p.image(liveName, job)
 	if _, err := os.Lstat(live); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// The rename replaces an image that was freed before, and so frees it for good.
+	// The rename replaces an image that was freed before, which removes that image.
 	return p.wrap(func() error { return p.rename(live, p.image(freedName, job)) })
 }
 

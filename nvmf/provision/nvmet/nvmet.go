@@ -1,41 +1,41 @@
 // Package nvmet provisions namespaces of Linux's NVMe target through configfs.
 //
-// The namespace of a job is a file nvmecr:JOB in a directory, or a whole
-// device that such a symbolic link leads to, as namespace 1 of a subsystem
+// The namespace of a job is a file nvmecr:JOB in a directory, or a whole device to
+// which a symbolic link of that name leads. It is namespace 1 of the subsystem
 // BASE:JOB, which lists its hosts and is linked into one port. Missing entries below
-// hosts/ are created. Entries that have keys from this package are removed when no
-// subsystem lists them any more; others are never removed, since they may be another
-// administrator's.
+// hosts/ are created. Entries with keys from this package are removed when no subsystem
+// lists them any more. Others are never removed, since they may belong to another
+// administrator.
 //
 //	nvmet.go    the methods
 //	images.go   files and devices
 //	subsystem.go, hosts.go, tree.go    configfs
 //
-// In nvmet a key belongs to a host, in all subsystems. So a new key takes effect for all
-// jobs of the host, and disconnects the host from all of them. A key that is not from
-// this package is never replaced.
+// In nvmet a key belongs to a host in all subsystems. So a new key takes effect for all
+// jobs of the host, and disconnects the host from all of them. A key that this package
+// has not set is never replaced.
 //
 // # Persistence
 //
-// Files and links are persistent. Configfs is not: after a boot List calls a namespace
-// incomplete, and create and expose, repeated, restore it with its data. An empty file
-// nvmecr-keyed:JOB records that the namespace was exposed with keys; while it exists,
-// hosts are not exposed without keys. An empty file nvmecr-away:PORT:NQN records that a
-// subsystem is out of its port for a moment; if the program dies, the next one puts the
-// subsystem back.
+// Files and links are persistent. Configfs is not: after a boot, List reports a
+// namespace as incomplete, and repeated create and expose restore it with its data. An
+// empty file nvmecr-keyed:JOB records that the namespace was exposed with keys. While
+// it exists, the namespace cannot be exposed without keys. An empty file
+// nvmecr-away:PORT:NQN records that a subsystem is temporarily not linked into its
+// port. If the program dies, the next one restores the link.
 //
 // # Old data
 //
-// A namespace in a file is a new sparse file, which reads as zeros. A device is
-// zeroed (as by blkdiscard -z) before its link is made. Delete begins by
-// renaming file or link to nvmecr-freed:JOB, after which only a Delete or a
-// Create touches it; a Create makes the link to a device anew, and zeroes it.
+// A namespace in a file is a new sparse file, which reads as zeros. A device is zeroed
+// (as by blkdiscard -z) before its link is created. Delete begins by renaming the file
+// or link to nvmecr-freed:JOB. After that only a Delete or a Create uses it. A Create
+// makes a new link to a device, and zeroes the device.
 //
 // # Limits of the kernel
 //
 // There are no rate limits. A host that is removed from the list keeps its connections.
-// So Expose takes the subsystem out of its port for a moment when it removes a host; this
-// disconnects all hosts, and those still listed reconnect.
+// So Expose temporarily unlinks the subsystem from its port when it removes a host.
+// This disconnects all hosts, and those still listed reconnect.
 package nvmet
 
 import (
@@ -51,16 +51,16 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// Options name the target and say how to use it.
+// Options describe the target and how to use it.
 type Options struct {
 	// Root is the directory of the target in configfs: /sys/kernel/config/nvmet.
 	Root string
-	// Dir has the namespaces: files, and links to devices.
+	// Dir is the directory of the namespaces: files, and links to devices.
 	Dir string
-	// Device makes Create give a job this whole device, not a file.
+	// Device is a device that Create assigns to a job as a whole, instead of a file.
 	Device string
-	// Listen is the address of the port to use. A missing port is made. Without Listen there must
-	// be exactly one port.
+	// Listen is the address of the port to use. A missing port is created. Without
+	// Listen the target must have exactly one port.
 	Listen *nvmf.TransportID
 	// Base is the beginning of the NQNs of jobs; "" means provision.Base.
 	Base string
@@ -70,10 +70,11 @@ type Options struct {
 type Provisioner struct {
 	o    Options
 	tree Tree
-	// wrap runs every change of the tree and of the directory. Tests replace it to interrupt
-	// changes.
+	// wrap executes every change of the tree and of the directory. Tests replace it to
+	// interrupt changes.
 	wrap func(change func() error) error
-	// sync makes the names in a directory durable. Tests replace it to look at the directory.
+	// sync makes the names in a directory durable. Tests replace it to examine the
+	// directory.
 	sync func(dir string) error
 
 	mu sync.Mutex // held during calls
@@ -92,7 +93,7 @@ func newWith(o Options, tree Tree) *Provisioner {
 // Close does nothing.
 func (p *Provisioner) Close() error { return nil }
 
-// Create makes a file and a subsystem for it.
+// Create creates a file and a subsystem for it.
 func (p *Provisioner) Create(_ context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +120,7 @@ func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, 
 	if err != nil {
 		return none, err
 	}
-	if !live && p.o.Listen == nil { // before an image is made that would be left behind
+	if !live && p.o.Listen == nil { // before an image is created, which would be left behind
 		if _, err := p.choosePort(); err != nil {
 			return none, err
 		}
@@ -179,7 +180,7 @@ func (p *Provisioner) Expose(_ context.Context, job string, hosts []string, keys
 	return about(job, p.alone(func() error { return p.expose(job, have, hosts, keys) }))
 }
 
-// Limit fails: the kernel's target has no limits.
+// Limit fails, since the kernel's target has no rate limits.
 func (p *Provisioner) Limit(_ context.Context, job string, _ nvmf.Bytes) error {
 	if err := provision.CheckJob(job); err != nil {
 		return err
@@ -207,7 +208,7 @@ func (p *Provisioner) Delete(_ context.Context, job string) error {
 	return about(job, err)
 }
 
-// finish does the steps of a Delete after the renaming.
+// finish executes the steps of a Delete after the renaming.
 func (p *Provisioner) finish(job string) error {
 	if err := p.tearDown(provision.NQN(p.o.Base, job)); err != nil {
 		return err

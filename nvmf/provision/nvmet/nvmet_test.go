@@ -96,7 +96,7 @@ func TestConformance(t *testing.T) {
 
 var ctx = context.Background()
 
-// TestDevice gives a whole device to one job after the other.
+// TestDevice assigns a whole device to one job after another. Each job must read zeros.
 func TestDevice(t *testing.T) {
 	f := newFixture(t)
 	f.o.Device = filepath.Join(t.TempDir(), "device")
@@ -166,7 +166,7 @@ func TestStrange(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, other.Delete(ctx, "another"))
 			f.o.Base, f.o.Dir = "", link
-			require.NoError(t, f.Open(t).Delete(ctx, "melt"), "the same directory")
+			require.NoError(t, f.Open(t).Delete(ctx, "melt"), "a provisioner with the same directory")
 			_, err = os.Stat(filepath.Join(link, liveName+"melt"))
 			require.ErrorIs(t, err, os.ErrNotExist)
 		})
@@ -341,7 +341,7 @@ func TestTree(t *testing.T) {
 	v, err := d.Read("a/attr")
 	require.NoError(t, err)
 	assert.Equal(t, "1", v)
-	require.Error(t, d.Write("a/none", "1"), "an attribute is never made")
+	require.Error(t, d.Write("a/none", "1"), "Write must not create an attribute")
 	require.NoError(t, d.Link("a", "b"))
 	require.ErrorContains(t, d.Rmdir("b"), "rmdir")
 	require.ErrorContains(t, d.Unlink("a"), "unlink")

@@ -18,7 +18,7 @@ import (
 	"nvmecr/nvmf/provision/provisiontest"
 )
 
-// kernel is the target of the Linux kernel.
+// kernel is the Linux kernel's target.
 type kernel struct{ fixture }
 
 func (k *kernel) Open(*testing.T) provision.Provisioner {
@@ -83,9 +83,10 @@ func (k *kernel) Leftovers(t *testing.T) []string {
 	return names
 }
 
-// newKernel returns the kernel's target, for root. NVMECR_TEST_NVMET is its directory in
-// configfs. NVMECR_TEST_NVMET_DIR is a directory for namespaces, on a file system with
-// direct I/O. NVMECR_TEST_NVMET_LISTEN is the address to listen at (127.0.0.1:4420).
+// newKernel returns the kernel's target; it needs root. NVMECR_TEST_NVMET is the
+// target's directory in configfs. NVMECR_TEST_NVMET_DIR is a directory for namespaces,
+// on a file system with direct I/O. NVMECR_TEST_NVMET_LISTEN is the address to listen
+// at (127.0.0.1:4420).
 func newKernel(t *testing.T) *kernel {
 	root := os.Getenv("NVMECR_TEST_NVMET")
 	if root == "" {

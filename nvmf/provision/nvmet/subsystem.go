@@ -27,8 +27,8 @@ func (p *Provisioner) has(dir, name string) (bool, error) {
 	return slices.Contains(names, name), err
 }
 
-// ensureDir makes dir/name unless it exists. Another program may make it, and its entries, at the
-// same time: jobs share ports.
+// ensureDir creates dir/name if it does not exist. Another program may create it at the
+// same time, since jobs share ports.
 func (p *Provisioner) ensureDir(dir, name string) error {
 	there, err := p.has(dir, name)
 	if err != nil || there {
@@ -41,7 +41,7 @@ func (p *Provisioner) ensureDir(dir, name string) error {
 	return err
 }
 
-// ensure sets an attribute unless it has the value.
+// ensure sets an attribute, unless it has the value already.
 func (p *Provisioner) ensure(name, value string) error {
 	have, err := p.tree.Read(name)
 	if err != nil || have == value {
@@ -54,7 +54,7 @@ func (p *Provisioner) ensure(name, value string) error {
 	return err
 }
 
-// enabled reports whether the target serves a job's image and admits only hosts that are listed.
+// enabled reports whether the target serves a job's image and admits only listed hosts.
 func (p *Provisioner) enabled(job string) bool {
 	nqn := provision.NQN(p.o.Base, job)
 	path, err1 := p.tree.Read(namespaces(nqn) + "/1/device_path")
@@ -63,14 +63,15 @@ func (p *Provisioner) enabled(job string) bool {
 	return errors.Join(err1, err2, err3) == nil && path == p.image(liveName, job) && on == "1" && anyone == "0"
 }
 
-// strange fails if the target serves a job in another way than this package would with these
-// options: the job may have been made with another directory, or another prefix of NQNs.
+// strange returns an error if the target serves a job differently than this package
+// would with these options. The job may have been created with another directory, or
+// with another prefix of NQNs.
 func (p *Provisioner) strange(job string) error {
 	subsystems, err := p.tree.List("subsystems")
 	for _, nqn := range subsystems {
 		ids, e := p.tree.List(namespaces(nqn))
 		if errors.Is(e, fs.ErrNotExist) {
-			continue // it was removed meanwhile
+			continue // the subsystem was removed meanwhile
 		}
 		err = errors.Join(err, e)
 		for _, id := range ids {
@@ -91,8 +92,8 @@ func (p *Provisioner) strange(job string) error {
 	return err
 }
 
-// within reports whether a path is in our directory, by any name. A path that is empty, or whose
-// directory does not exist any more, is not another's, and counts as ours.
+// within reports whether a path is in the directory of images, by any name. It returns
+// true for an empty path, and for a path whose directory does not exist any more.
 func (p *Provisioner) within(path string) bool {
 	theirs, err := os.Stat(filepath.Dir(path))
 	if !filepath.IsAbs(path) || err != nil {
@@ -102,7 +103,7 @@ func (p *Provisioner) within(path string) bool {
 	return err == nil && os.SameFile(ours, theirs)
 }
 
-// serve makes the missing parts of a job's subsystem. It admits no host.
+// serve creates the missing parts of a job's subsystem. It admits no host.
 func (p *Provisioner) serve(job string) error {
 	nqn := provision.NQN(p.o.Base, job)
 	port, err := p.choosePort()
@@ -121,7 +122,8 @@ func (p *Provisioner) serve(job string) error {
 	return err
 }
 
-// enable makes the namespace. Its path and UUID can be set only while it is disabled.
+// enable creates and enables the namespace. Its path and UUID can be set only while it
+// is disabled.
 func (p *Provisioner) enable(job, nqn string) error {
 	id, err := p.imageUUID(job)
 	if err == nil {
@@ -152,8 +154,9 @@ func (p *Provisioner) ensureLink(port, nqn string) error {
 	return err
 }
 
-// choosePort returns the port to use, and makes it if it does not exist. The number of a new port
-// is derived from its address, so that a repeated create finds the port that it has begun.
+// choosePort returns the port to use, and creates it if it does not exist. The number
+// of a new port is derived from its address, so that a repeated Create finds the port
+// of an interrupted one.
 func (p *Provisioner) choosePort() (string, error) {
 	ports, err := p.tree.List("ports")
 	if err != nil {
@@ -189,7 +192,7 @@ func (p *Provisioner) choosePort() (string, error) {
 	return port, err
 }
 
-// portAddress returns the address of a port, if that is a TCP address.
+// portAddress returns the address of a port. It fails if the port is not a TCP port.
 func (p *Provisioner) portAddress(port string) (nvmf.TransportID, error) {
 	var text []string
 	for _, key := range []string{"trtype", "adrfam", "traddr", "trsvcid"} {
@@ -218,7 +221,7 @@ func (p *Provisioner) portsOf(nqn string) ([]string, error) {
 	return in, err
 }
 
-// leavePorts takes a subsystem out of all ports, which disconnects its hosts.
+// leavePorts unlinks a subsystem from all ports, which disconnects its hosts.
 func (p *Provisioner) leavePorts(nqn string) error {
 	ports, err := p.portsOf(nqn)
 	for _, port := range ports {
@@ -229,7 +232,7 @@ func (p *Provisioner) leavePorts(nqn string) error {
 	return err
 }
 
-// tearDown removes a subsystem, or what exists of it.
+// tearDown removes a subsystem, or the parts of it that exist.
 func (p *Provisioner) tearDown(nqn string) error {
 	there, err := p.has("subsystems", nqn)
 	if err != nil || !there {

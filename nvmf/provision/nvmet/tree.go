@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is configfs below the target's directory: names are relative to it.
+// Tree is the part of configfs below the target's directory. Names are relative to that
+// directory.
 type Tree interface {
 	// List returns the names in a directory.
 	List(dir string) ([]string, error)
-	// Read returns an attribute without the newline.
+	// Read returns the value of an attribute without the newline.
 	Read(name string) (string, error)
 	Write(name, value string) error
-	// Hide makes an attribute readable by its owner alone.
+	// Hide makes an attribute readable only by its owner.
 	Hide(name string) error
 	Mkdir(name string) error
 	Rmdir(name string) error
@@ -43,7 +44,7 @@ func (d directory) Read(name string) (string, error) {
 	return strings.TrimRight(string(b), "\n"), err
 }
 
-// Write writes with one system call, whose data becomes the value of the attribute.
+// Write sets an attribute by one system call, since each write(2) replaces the value.
 func (d directory) Write(name, value string) error {
 	f, err := os.OpenFile(d.at(name), os.O_WRONLY, 0)
 	if err != nil {

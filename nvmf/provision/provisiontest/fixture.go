@@ -1,4 +1,4 @@
-// Package provisiontest has Run, the conformance suite of every provision.Provisioner, and
+// Package provisiontest has Run, a conformance suite for provision.Provisioner, and
 // Isolation, which attacks the namespace of another job.
 package provisiontest
 
@@ -18,39 +18,40 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// Fixture is a target to provision, real or fake.
+// A Fixture is a target to provision, real or fake.
 type Fixture interface {
-	// Open returns a provisioner, as in a new process of the administrator.
+	// Open returns a new provisioner, as in a new process of the administrator.
 	Open(t *testing.T) provision.Provisioner
-	// Connect opens a namespace as a host with keys, or without. If the host is not allowed, it
-	// fails with nvmf.ErrHostRefused, ErrAuthentication, ErrNoSubsystem or, if nothing else is
-	// served, ErrUnreachable.
+	// Connect opens a namespace as a host, with keys or without. If the host is not
+	// allowed, it fails with nvmf.ErrHostRefused, ErrAuthentication or ErrNoSubsystem,
+	// or with ErrUnreachable if no other namespace is served.
 	Connect(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) (Volume, error)
-	// Interrupt makes the nth of the following steps fail, executed or not, and all steps after it.
-	// fired reports whether that step was reached.
+	// Interrupt makes the nth of the following steps fail, and all steps after it.
+	// executed says whether the nth step is executed before it fails. fired reports
+	// whether the step was reached.
 	Interrupt(n int, executed bool) (fired func() bool)
-	// Recover ends the effect of Interrupt: a target that has died is started again.
+	// Recover ends the effect of Interrupt: it restarts a target that has died.
 	Recover(t *testing.T)
-	// Restart ends the target and starts it again.
+	// Restart stops the target and starts it again.
 	Restart(t *testing.T)
-	// Leftovers describes everything that exists of any job.
+	// Leftovers lists everything that exists of any job.
 	Leftovers(t *testing.T) []string
 	Traits() Traits
 }
 
 // Traits are the differences between kinds of target.
 type Traits struct {
-	Unit nvmf.Bytes // sizes are multiples of it
-	// Keyless says that hosts cannot have keys.
+	Unit nvmf.Bytes // unit of sizes
+	// Keyless says that the target does not support keys.
 	Keyless bool
-	// Limited says that there is little storage, so that a test can use up all of it.
+	// Limited says that the storage is so small that a test can use up all of it.
 	Limited bool
 	// Limits says that the target has rate limits.
 	Limits bool
 	// Paced says that the hosts are real, so that limits slow them down.
 	Paced bool
-	// Volatile says that nothing survives a restart. Forgetful says that only the data does,
-	// without the hosts it is exposed to.
+	// Volatile says that nothing survives a restart. Forgetful says that only the data
+	// survives, without the list of hosts.
 	Volatile, Forgetful bool
 }
 
@@ -105,7 +106,7 @@ func (v *volume) move(op nvmf.Opcode, p []byte, offset int64) (int, error) {
 	return done, nil
 }
 
-// bench is a test with its fixture.
+// bench combines a test with its fixture.
 type bench struct {
 	*testing.T
 	Fixture
@@ -132,13 +133,14 @@ func (b *bench) find(job string) (provision.Namespace, bool) {
 	return provision.Namespace{}, false
 }
 
-// connect connects a host without keys. The target must admit it.
+// connect connects a host without keys. It fails the test if the target refuses the
+// host.
 func (b *bench) connect(job, host string) Volume {
 	b.Helper()
 	return b.enter(job, host, dhchap.Keys{})
 }
 
-// enter connects a host. The target must admit it.
+// enter connects a host with keys. It fails the test if the target refuses the host.
 func (b *bench) enter(job, host string, keys dhchap.Keys) Volume {
 	b.Helper()
 	n, ok := b.find(job)
@@ -149,13 +151,13 @@ func (b *bench) enter(job, host string, keys dhchap.Keys) Volume {
 	return v
 }
 
-// refused connects a host without keys. The target must refuse it.
+// refused checks that the target refuses a host without keys.
 func (b *bench) refused(id nvmf.TransportID, host string) {
 	b.Helper()
 	b.stopped(id, host, dhchap.Keys{})
 }
 
-// stopped is refused for a host with keys.
+// stopped checks that the target refuses a host with keys.
 func (b *bench) stopped(id nvmf.TransportID, host string, keys dhchap.Keys) {
 	b.Helper()
 	v, err := b.Connect(id, host, keys)
@@ -167,7 +169,7 @@ func (b *bench) stopped(id nvmf.TransportID, host string, keys dhchap.Keys) {
 	}
 }
 
-// fill writes a pattern to every byte, as a host.
+// fill connects as a host, and writes a pattern to every byte.
 func (b *bench) fill(job, host string, pattern byte) {
 	b.Helper()
 	v := b.connect(job, host)
@@ -180,7 +182,7 @@ func (b *bench) fill(job, host string, pattern byte) {
 	require.NoError(b, v.Close())
 }
 
-// holds expects the pattern in every byte.
+// holds connects as a host, and checks that every byte has the pattern.
 func (b *bench) holds(job, host string, pattern byte) {
 	b.Helper()
 	v := b.connect(job, host)

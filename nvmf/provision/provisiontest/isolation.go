@@ -22,12 +22,12 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// Isolation attacks the namespace of one job as the host of another one, on a real target: the host
-// tries to read it and to change it. reach converts an address that the target names into one at
-// which it can be reached from here; nil leaves it.
+// Isolation attacks the namespace of one job as the host of another job, on a real
+// target. The host tries to read and to change the namespace. reach converts an address
+// of the target to one at which this process can reach it; nil means no conversion.
 //
-// Without keys a host that uses another host's NQN is that host for the target, so
-// attacks by a stolen NQN are tried with keys only.
+// For a target without keys, a host that uses another host's NQN is that host. So
+// attacks with a stolen NQN are made with keys only.
 func Isolation(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportID) nvmf.TransportID) {
 	for _, keyed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keys=%t", keyed), func(t *testing.T) {
@@ -45,9 +45,10 @@ func Isolation(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportI
 	}
 }
 
-// isolation has a job, the victim, and the host of another job, the attacker.
+// isolation has a job, which is the victim, and the host of another job, which is the
+// attacker.
 type isolation struct {
-	victim, own   identity // as Connect names them
+	victim, own   identity // identities in Connect commands
 	at, ownAt     nvmf.TransportID
 	keys, ownKeys dhchap.Keys
 
@@ -91,7 +92,7 @@ func newIsolation(t *testing.T, p provision.Provisioner, reach func(nvmf.Transpo
 	return s
 }
 
-// enter connects the victim, and records what it sends.
+// enter connects the victim, and records what the victim sends.
 func (s *isolation) enter(t *testing.T) {
 	proxy, err := wiretest.New(s.at.HostPort())
 	require.NoError(t, err)
@@ -110,7 +111,7 @@ func (s *isolation) enter(t *testing.T) {
 	s.cntlid = s.records.cntlid()
 }
 
-// fill writes all of the victim's namespace.
+// fill writes a pattern to the whole namespace of the victim.
 func (s *isolation) fill(t *testing.T, pattern byte) {
 	s.content = bytes.Repeat([]byte{pattern}, int(s.device.Identity().Capacity()))
 	require.NoError(t, s.move(nvmf.Write, s.content))
@@ -122,7 +123,7 @@ func (s *isolation) move(op nvmf.Opcode, data []byte) error {
 	return err
 }
 
-// unharmed expects the victim's data and connection to be intact.
+// unharmed checks that the victim's data and connection are intact.
 func (s *isolation) unharmed(t *testing.T) {
 	got := make([]byte, len(s.content))
 	require.NoError(t, s.move(nvmf.Read, got))
@@ -132,7 +133,7 @@ func (s *isolation) unharmed(t *testing.T) {
 	require.Equal(t, s.cntlid, s.records.cntlid(), "the victim had to connect again")
 }
 
-// records has the PDUs that the victim has sent, by connection.
+// records has the bytes that the victim has sent, by connection.
 type records struct {
 	mu     sync.Mutex
 	sent   map[int][]byte
@@ -158,15 +159,15 @@ func (r *records) take(p *wiretest.PDU) wiretest.Action {
 	return wiretest.Action{}
 }
 
-// cntlid returns the id of the newest controller.
+// cntlid returns the ID of the newest controller.
 func (r *records) cntlid() uint16 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.admins[len(r.admins)-1]
 }
 
-// attacks are the attempts of the attacker. Those with keyed use the victim's NQN, which makes a
-// host without keys the victim itself.
+// attacks are the attacks. Those with keyed use the victim's NQN, so without keys the
+// attacker would be the victim for the target.
 var attacks = []struct {
 	name  string
 	keyed bool
@@ -192,7 +193,8 @@ func (s *isolation) dial(t *testing.T, id nvmf.TransportID) *rawHost {
 	return h
 }
 
-// login makes a controller of the attacker's own, with an I/O queue.
+// login connects the attacker to its own subsystem, with an admin queue and an I/O
+// queue.
 func (s *isolation) login(t *testing.T, who identity) (admin, queue *rawHost) {
 	connect := func(qid, cntlid uint16) (*rawHost, uint16) {
 		h := s.dial(t, s.ownAt)
@@ -207,11 +209,12 @@ func (s *isolation) login(t *testing.T, who identity) (admin, queue *rawHost) {
 	admin, id := connect(0, nvme.CNTLIDDynamic)
 	require.NoError(t, admin.enable())
 	queue, _ = connect(1, id)
-	require.NoError(t, queue.status(raw(nvme.IOFlush, 1, 0), nil), "its own namespace it can use")
+	require.NoError(t, queue.status(raw(nvme.IOFlush, 1, 0), nil), "the attacker can use its own namespace")
 	return admin, queue
 }
 
-// ownName: the attacker is not listed.
+// ownName checks that the attacker cannot connect under its own NQN, since it is not
+// listed.
 func ownName(t *testing.T, s *isolation) {
 	for _, id := range [][16]byte{s.own.id, s.victim.id} {
 		who := identity{s.victim.sub, s.own.host, id, 0, nvme.CNTLIDDynamic}
@@ -222,16 +225,16 @@ func ownName(t *testing.T, s *isolation) {
 	require.Error(t, err)
 }
 
-// stolenName: a host with the NQN and the identifier of the victim, but with wrong keys or none,
-// cannot do anything.
+// stolenName checks that a host with the NQN and the identifier of the victim cannot do
+// anything with wrong keys or without keys.
 func stolenName(t *testing.T, s *isolation) {
 	who := s.victim
 	who.cntlid = nvme.CNTLIDDynamic
 	for name, keys := range map[string]dhchap.Keys{"without": {}, "the attacker's": s.ownKeys} {
 		h := s.dial(t, s.at)
 		result, err := h.connect(who)
-		require.NoError(t, err, "the name is right")
-		require.NotZero(t, result>>16, "but has to be proved")
+		require.NoError(t, err, "Connect succeeds with the victim's NQN")
+		require.NotZero(t, result>>16, "the target requires authentication")
 		if !keys.Host.IsZero() {
 			require.Error(t, h.prove(who, dhchap.Keys{Host: keys.Host}), name)
 		}
@@ -245,14 +248,15 @@ func stolenName(t *testing.T, s *isolation) {
 	}
 }
 
-// stolenDiscovery: discovery under the victim's NQN names the victim's address, and gives no
-// access.
+// stolenDiscovery runs discovery under the victim's NQN. Discovery succeeds, since it
+// gives no access to the namespace.
 func stolenDiscovery(t *testing.T, s *isolation) {
 	_, err := tcp.Discover(ctx, s.at, tcp.Options{HostNQN: s.victim.host})
 	require.NoError(t, err)
 }
 
-// stolenController joins a queue to the victim's controller, and to guessed ones.
+// stolenController tries to add a queue to the victim's controller, and to controllers
+// with guessed IDs.
 func stolenController(t *testing.T, s *isolation) {
 	ids := []uint16{s.cntlid, s.cntlid + 1, s.cntlid - 1, 0, 1, 2, 3, 0xffef, nvme.CNTLIDDynamic, nvme.CNTLIDDynamic - 1}
 	for _, who := range []identity{
@@ -265,7 +269,7 @@ func stolenController(t *testing.T, s *isolation) {
 		{sub: s.victim.sub, host: s.victim.host, id: s.victim.id},
 	} {
 		if who.sub == s.victim.sub && who.host == s.victim.host && s.keys.Host.IsZero() {
-			continue // the victim says so
+			continue // without keys this identity is the victim
 		}
 		for _, id := range ids {
 			for _, qid := range []uint16{1, 9} {
@@ -286,8 +290,8 @@ func stolenController(t *testing.T, s *isolation) {
 	}
 }
 
-// directNSID uses all ids that the victim's namespace may have, in commands on the attacker's own
-// queue. The attacker's namespace is 1.
+// directNSID sends commands on the attacker's own queue with namespace IDs that the
+// victim's namespace may have. The attacker's namespace is 1.
 func directNSID(t *testing.T, s *isolation) {
 	_, q := s.login(t, s.own)
 	ranges := make([]byte, nvme.DSMRangeSize)
@@ -298,8 +302,8 @@ func directNSID(t *testing.T, s *isolation) {
 	for _, nsid := range []uint32{0, 2, 3, 4, 17, 0x100, 0x10001, 0xfffffffe, 0xffffffff} {
 		for _, c := range []struct {
 			opcode uint8
-			data   []byte // in the capsule
-			length uint32 // for the host
+			data   []byte // data in the capsule
+			length uint32 // length of data for the host
 		}{
 			{nvme.IORead, nil, 4096}, {nvme.IOWrite, block, 0}, {nvme.IOCompare, block, 0}, {nvme.IOWriteZeroes, nil, 0},
 			{nvme.IOWriteUncorrectable, nil, 0}, {nvme.IODSM, ranges, 0}, {nvme.IOVerify, nil, 0},
@@ -307,14 +311,14 @@ func directNSID(t *testing.T, s *isolation) {
 			{nvme.IOReservationReport, nil, 4096}, {nvme.IOFlush, nil, 0},
 		} {
 			if c.opcode == nvme.IOFlush && nsid == 0xffffffff {
-				continue // all there are, of its own subsystem
+				continue // all namespaces of the attacker's own subsystem
 			}
 			cmd := raw(c.opcode, nsid, c.length)
 			if c.opcode == nvme.IODSM {
 				cmd.SetDSM(1, nvme.DSMDeallocate)
 			}
 			answer, cqe, err := q.do(cmd, c.data)
-			if err != nil { // cut off: a new one for the next
+			if err != nil { // the connection was lost; connect again for the next command
 				_, q = s.login(t, s.own)
 				continue
 			}
@@ -325,8 +329,9 @@ func directNSID(t *testing.T, s *isolation) {
 	_ = q.status(raw(nvme.IOFlush, 0xffffffff, 0), nil)
 }
 
-// beyondTheEnd: nothing past the last block can be accessed. Linux computes bytes with 64 bits, so
-// a larger offset wraps to the beginning of the namespace.
+// beyondTheEnd checks that no command accesses blocks after the last one. Linux
+// computes byte offsets with 64 bits, so a larger LBA would wrap to the beginning of
+// the namespace.
 func beyondTheEnd(t *testing.T, s *isolation) {
 	_, q := s.login(t, s.own)
 	id := s.device.Identity()
@@ -355,8 +360,8 @@ func beyondTheEnd(t *testing.T, s *isolation) {
 	}
 }
 
-// adminCommands: commands that describe namespaces say nothing of the victim's, and commands that
-// change namespaces do not change it.
+// adminCommands checks that commands which describe namespaces do not reveal the
+// victim's, and that commands which change namespaces do not change it.
 func adminCommands(t *testing.T, s *isolation) {
 	admin, _ := s.login(t, s.own)
 	again := func() {
@@ -391,14 +396,15 @@ func adminCommands(t *testing.T, s *isolation) {
 			for _, cdw10 := range []uint32{0, 1, 2, 0x00010001} {
 				c := raw(op, nsid, 0)
 				c.SetCDW(10, cdw10)
-				_, _, _ = admin.do(c, nil) // any answer to the attacker is fine
+				_, _, _ = admin.do(c, nil) // any answer is acceptable
 				again()
 			}
 		}
 	}
 }
 
-// discovery shows the attacker, and a host that no job has listed, nothing of the victim.
+// discovery checks that discovery shows no information about the victim to the
+// attacker, and to a host that no job lists.
 func discovery(t *testing.T, s *isolation) {
 	for _, host := range []string{s.own.host, "nqn.2014-08.org.example:nobody"} {
 		entries, err := tcp.Discover(ctx, s.ownAt, tcp.Options{HostNQN: host, HostID: s.victim.id})
@@ -409,8 +415,8 @@ func discovery(t *testing.T, s *isolation) {
 	}
 }
 
-// stolenIdentifier: with the victim's identifier the attacker acquires reservations of its own
-// namespace, not of the victim's.
+// stolenIdentifier checks that an attacker with the victim's host identifier can
+// reserve only its own namespace, not the victim's.
 func stolenIdentifier(t *testing.T, s *isolation) {
 	r, ok := s.device.(nvmf.Reserver)
 	if !ok || !s.device.Identity().Reservations {
@@ -424,11 +430,12 @@ func stolenIdentifier(t *testing.T, s *isolation) {
 	s.unharmed(t)
 	require.NoError(t, d.Unreserve(ctx, 9))
 	s.unharmed(t)
-	require.NoError(t, r.Reserve(ctx, 5), "it is still the victim's")
+	require.NoError(t, r.Reserve(ctx, 5), "the victim still holds its reservation")
 	require.NoError(t, r.Unreserve(ctx, 5))
 }
 
-// secondConnect sends Connect for the victim's subsystem on a connection of the attacker's own.
+// secondConnect sends a Connect for the victim's subsystem on an existing connection of
+// the attacker.
 func secondConnect(t *testing.T, s *isolation) {
 	for _, who := range []identity{
 		{s.victim.sub, s.victim.host, s.victim.id, 0, nvme.CNTLIDDynamic},
@@ -443,7 +450,7 @@ func secondConnect(t *testing.T, s *isolation) {
 	}
 }
 
-// replay sends again what the victim has sent on each of its connections.
+// replay sends the victim's recorded bytes of each connection again.
 func replay(t *testing.T, s *isolation) {
 	s.records.mu.Lock()
 	var all [][]byte
@@ -456,7 +463,7 @@ func replay(t *testing.T, s *isolation) {
 		c, err := net.Dial("tcp", s.at.HostPort())
 		require.NoError(t, err)
 		var group sync.WaitGroup
-		group.Go(func() { _, _ = c.Write(b) }) // until it is cut off
+		group.Go(func() { _, _ = c.Write(b) }) // until the target disconnects
 		answers := make([]byte, 0, 1<<16)
 		buffer := make([]byte, 1<<16)
 		for {

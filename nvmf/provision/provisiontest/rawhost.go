@@ -13,15 +13,14 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// rawHost is one connection of a host that sends arbitrary PDUs. It gives up waiting for the target
-// after a while.
+// A rawHost is one connection of a host that sends arbitrary PDUs.
 type rawHost struct {
 	net.Conn
 	send, recv pdu.Rules
 	cid        uint16
 }
 
-// rawPatience is the time that a target has to answer.
+// rawPatience is the time limit for an answer of the target.
 const rawPatience = time.Minute
 
 func dialRaw(id nvmf.TransportID) (*rawHost, error) {
@@ -41,7 +40,7 @@ func dialRaw(id nvmf.TransportID) (*rawHost, error) {
 	return h, nil
 }
 
-// next reads one PDU: its header and its data.
+// next reads one PDU, and returns its header, its bytes and its data.
 func (h *rawHost) next() (pdu.Header, []byte, []byte, error) {
 	if err := h.SetDeadline(time.Now().Add(rawPatience)); err != nil {
 		return pdu.Header{}, nil, nil, err
@@ -65,8 +64,8 @@ func (h *rawHost) next() (pdu.Header, []byte, []byte, error) {
 	return x, head, data, errors.Join(err1, err2)
 }
 
-// do sends a command, with data in its capsule if there is any, and returns the answer. It does not
-// send data that the target asks for.
+// do sends a command, with in-capsule data if there is any, and returns the answer. It
+// does not send data that the target asks for by R2T.
 func (h *rawHost) do(sqe *nvme.SQE, data []byte) ([]byte, *nvme.CQE, error) {
 	h.cid++
 	sqe.SetCID(h.cid)
@@ -97,7 +96,7 @@ func (h *rawHost) do(sqe *nvme.SQE, data []byte) ([]byte, *nvme.CQE, error) {
 	}
 }
 
-// status sends a command, and returns an error if the target does not answer it with success.
+// status sends a command, and returns an error unless the command succeeds.
 func (h *rawHost) status(sqe *nvme.SQE, data []byte) error {
 	_, cqe, err := h.do(sqe, data)
 	if err == nil && cqe.Status() != 0 {
@@ -106,7 +105,7 @@ func (h *rawHost) status(sqe *nvme.SQE, data []byte) error {
 	return err
 }
 
-// identity is what Connect says of the host and the subsystem.
+// identity has the fields of Connect that name the host, the subsystem and the queue.
 type identity struct {
 	sub, host string
 	id        [16]byte
@@ -114,7 +113,7 @@ type identity struct {
 	cntlid    uint16
 }
 
-// connect sends Connect.
+// connect executes Connect.
 func (h *rawHost) connect(who identity) (result uint32, err error) {
 	var sqe nvme.SQE
 	var data nvme.ConnectData
@@ -131,7 +130,7 @@ func (h *rawHost) connect(who identity) (result uint32, err error) {
 	return uint32(cqe.Result()), nil
 }
 
-// prove authenticates.
+// prove authenticates the host.
 func (h *rawHost) prove(who identity, keys dhchap.Keys) error {
 	host := dhchap.NewHost(dhchap.Config{HostNQN: who.host, SubNQN: who.sub, Keys: keys})
 	secure := func(kind uint8, length int) *nvme.SQE {

@@ -16,18 +16,19 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// Two hosts that must not see each other's namespaces.
+// NQNs of two hosts that must not see each other's namespaces.
 const (
 	HostA = "nqn.2014-08.org.nvmexpress:uuid:11111111-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
 	HostB = "nqn.2014-08.org.nvmexpress:uuid:22222222-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
 )
 
-// size is the size of namespaces in these tests, before it is rounded up.
+// size is the size of namespaces in these tests before rounding.
 const size = 2*nvmf.MiB - 1
 
 var ctx = context.Background()
 
-// Run is the conformance test. open starts a target without any job, and ends it with the test.
+// Run checks that a target's provisioner implements provision.Provisioner. open starts
+// a target without jobs, and stops it at the end of the test.
 func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	for _, c := range []struct {
 		name string
@@ -52,13 +53,13 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	}
 }
 
-// rounded returns the size that the target gives for a size.
+// rounded returns a size rounded up to the target's unit.
 func (b *bench) rounded(size nvmf.Bytes) nvmf.Bytes {
 	unit := b.Traits().Unit
 	return (size + unit - 1) / unit * unit
 }
 
-// expect compares the state of a job.
+// expect checks the hosts and the rate limit of a job.
 func (b *bench) expect(job string, hosts []string, rate nvmf.Bytes) {
 	b.Helper()
 	n, ok := b.find(job)
@@ -90,7 +91,7 @@ func life(b *bench) {
 	v := b.connect("melt", HostA)
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB}, nil))
 	_, err = v.ReadAt(make([]byte, 4096), 0)
-	require.Error(b, err, "a host that is no longer listed is cut off")
+	require.Error(b, err, "a host that is no longer listed must be disconnected")
 	_ = v.Close() // the connection was lost
 	b.refused(id, HostA)
 	b.fill("melt", HostB, 7)
@@ -111,10 +112,10 @@ func life(b *bench) {
 	assert.Empty(b, list)
 }
 
-// limited measures the bandwidth of a host under a limit.
+// limited measures the bandwidth of a host with and without a limit.
 func limited(b *bench) {
 	if !b.Traits().Paced {
-		b.Skip("no limit that a host could see")
+		b.Skip("the hosts are fake, so limits do not slow them down")
 	}
 	_, err := b.p.Create(ctx, "melt", size)
 	require.NoError(b, err)
@@ -139,7 +140,7 @@ func limited(b *bench) {
 	during, _ := move()
 	require.NoError(b, b.p.Limit(ctx, "melt", 0))
 	_, after := move()
-	b.Logf("%d bytes at %s per second, %s due: %s, without before %s, after %s", 6*v.Size(), rate, due, during, before, after)
+	b.Logf("%d bytes with a limit of %s per second: expected %s, took %s; without the limit %s before and %s after", 6*v.Size(), rate, due, during, before, after)
 	assert.Greater(b, during, due/2)
 	assert.Less(b, before, due/2)
 	assert.Less(b, after, due/2)
@@ -178,7 +179,8 @@ func twice(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// twoJobs: two hosts see only their own job, before and after a restart of the target.
+// twoJobs checks that two hosts see only their own job, before and after a restart of
+// the target.
 func twoJobs(b *bench) {
 	check := func() {
 		for job, host := range map[string][2]string{"one": {HostA, HostB}, "two": {HostB, HostA}} {
@@ -213,7 +215,8 @@ func twoJobs(b *bench) {
 	b.holds("two", HostB, 't')
 }
 
-// keyed: only hosts with keys get in, and keys cannot be removed by mistake.
+// keyed checks that only hosts with keys can connect, and that keys are not removed by
+// mistake.
 func keyed(b *bench) {
 	secret := func() dhchap.Secret { return dhchap.NewSecret(dhchap.SHA256) }
 	one, two, other := dhchap.Keys{Host: secret(), Controller: secret()}, dhchap.Keys{Host: secret(), Controller: secret()}, dhchap.Keys{Host: secret(), Controller: secret()}
@@ -240,7 +243,7 @@ func keyed(b *bench) {
 		b.stopped(id, HostB, two)
 	}
 	check()
-	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file), "again")
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file), "the same keys again")
 	check()
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
 	check()
@@ -257,11 +260,11 @@ func keyed(b *bench) {
 	}
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA, HostB}, file))
 	_, err = v.ReadAt(make([]byte, 4096), 0)
-	require.NoError(b, err, "who keeps its key is not disturbed")
+	require.NoError(b, err, "a host that keeps its key stays connected")
 	require.NoError(b, b.enter("melt", HostB, two).Close())
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, map[string]dhchap.Keys{HostA: other}))
 	_, err = v.ReadAt(make([]byte, 4096), 0)
-	require.Error(b, err, "who has another key is cut off")
+	require.Error(b, err, "a host with another key must be disconnected")
 	_ = v.Close() // the connection was lost
 	b.stopped(id, HostA, one)
 	require.NoError(b, b.enter("melt", HostA, other).Close())
@@ -278,14 +281,14 @@ func keyed(b *bench) {
 		check()
 	}
 	require.NoError(b, b.p.Expose(ctx, "melt", nil, nil))
-	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil), "after it was hidden it needs no keys")
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil), "a hidden namespace can be exposed without keys")
 	require.NoError(b, b.connect("melt", HostA).Close())
 	require.NoError(b, b.p.Delete(ctx, "melt"))
 	assert.Empty(b, b.Leftovers(b.T), "no keys either")
 }
 
-// stillLocked: a job with keys whose hosts the target has lost does not come back without keys,
-// whatever happens to other jobs.
+// stillLocked checks that a job with keys is not exposed without keys after the target
+// has lost its hosts, whatever calls other jobs make.
 func (b *bench) stillLocked(job string) {
 	b.Helper()
 	for range 2 {
@@ -349,8 +352,9 @@ func failures(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// noOldData fills all storage of the target, frees it, and reads every block of the namespaces made
-// then, of the same size and of others; if storage is limited, of all of it.
+// noOldData fills namespaces, deletes them, and checks that new namespaces of the same
+// and of other sizes read as zeros. If storage is limited, the new namespaces take all
+// of it.
 func noOldData(b *bench) {
 	make := func(job string, size nvmf.Bytes) error {
 		if _, err := b.p.Create(ctx, job, size); err != nil {
@@ -371,7 +375,7 @@ func noOldData(b *bench) {
 	if !b.Traits().Limited {
 		return
 	}
-	// All of it, in pieces of one size, and then of another.
+	// Fill all storage, first with namespaces of one size, then of another.
 	for _, piece := range []nvmf.Bytes{5 * size, 3 * size} {
 		var jobs []string
 		for {
@@ -385,7 +389,7 @@ func noOldData(b *bench) {
 			b.fill(job, HostA, 0xcc)
 			jobs = append(jobs, job)
 		}
-		b.Logf("%d namespaces of %s are all of it", len(jobs), piece)
+		b.Logf("%d namespaces of %s fill the storage", len(jobs), piece)
 		require.NotEmpty(b, jobs)
 		for _, job := range jobs {
 			require.NoError(b, b.p.Delete(ctx, job))
@@ -394,10 +398,11 @@ func noOldData(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// restart: repeated calls restore what a restarted target has lost.
+// restart checks that repeated calls restore the state that a restarted target has
+// lost.
 func restart(b *bench) {
 	if b.Traits().Volatile {
-		b.Skip("nothing survives")
+		b.Skip("nothing survives a restart of this target")
 	}
 	_, err := b.p.Create(ctx, "melt", size)
 	require.NoError(b, err)
@@ -431,8 +436,8 @@ func restart(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// crash interrupts every call at every step, and then repeats it, or calls Delete or Create
-// instead.
+// crash interrupts every call at every step. Then it repeats the call, or calls Delete
+// or Create instead.
 func crash(b *bench) {
 	create := func(job string) error { _, err := b.p.Create(ctx, job, size); return err }
 	expose := func(hosts ...string) func(string) error {
@@ -450,7 +455,8 @@ func crash(b *bench) {
 	locked := func(job string) error {
 		return errors.Join(create(job), b.p.Expose(ctx, job, []string{HostA}, map[string]dhchap.Keys{HostA: keys[HostB]}))
 	}
-	// unlock exposes the job without keys, which some hosts may have got already.
+	// unlock exposes the job without keys. That is refused if some hosts already have
+	// keys.
 	unlock := func(job string) error {
 		if err := b.p.Expose(ctx, job, []string{HostA}, nil); !errors.Is(err, provision.ErrInvalid) {
 			return err
@@ -463,7 +469,7 @@ func crash(b *bench) {
 		require.False(b, ok)
 		require.Empty(b, b.Leftovers(b.T))
 	}
-	// fresh expects a namespace that was never exposed.
+	// fresh checks that the namespace was never exposed.
 	fresh := func(job string) {
 		b.expect(job, []string{}, 0)
 		require.NoError(b, b.p.Expose(ctx, job, []string{HostB}, nil))
@@ -545,8 +551,8 @@ func crash(b *bench) {
 	}
 }
 
-// untouched reports whether a Delete was interrupted before its first step: the namespace is
-// unchanged.
+// untouched reports whether a Delete was interrupted before its first step, so that the
+// namespace has not changed.
 func (b *bench) untouched(job string) bool {
 	n, ok := b.find(job)
 	return ok && len(n.Hosts) == 1

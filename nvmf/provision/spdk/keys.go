@@ -22,8 +22,9 @@ type key struct {
 	Removed bool   `json:"removed"`
 }
 
-// keyName returns the name of a key of a host of a job in a store: a target with several stores has
-// one keyring. The name has no colon, at which SPDK would cut it.
+// keyName returns the name of a key of a job's host in a store. It depends on the
+// store, since a target with several stores has one keyring. It has no colon, since
+// SPDK truncates names at a colon.
 func keyName(in *store, job, host, role string, s dhchap.Secret) string {
 	if s.IsZero() {
 		return ""
@@ -32,7 +33,8 @@ func keyName(in *store, job, host, role string, s dhchap.Secret) string {
 	return fmt.Sprintf("nvmecr.%s.%x", job, digest[:16])
 }
 
-// jobOfKey returns the job of a key's name; "" if it is not a key of a job.
+// jobOfKey returns the job of a key's name, or an empty string if the key belongs to no
+// job.
 func jobOfKey(name string) string {
 	name, ok := strings.CutPrefix(name, "nvmecr.")
 	i := strings.LastIndexByte(name, '.')
@@ -47,7 +49,7 @@ func keyNames(in *store, job, host string, k dhchap.Keys) hostName {
 	return hostName{host, keyName(in, job, host, "host", k.Host), keyName(in, job, host, "controller", k.Controller)}
 }
 
-// of returns the parameters that list a host in a subsystem.
+// of returns the parameters that add a host to a subsystem.
 func (h hostName) of(nqn string) object {
 	o := object{"nqn": nqn, "host": h.NQN}
 	if h.Key != "" {
@@ -62,8 +64,9 @@ func (h hostName) of(nqn string) object {
 // newKey is the prefix of a key's file while the file is written.
 const newKey = ".new-"
 
-// keyFile returns the path of a key's file. Several targets may use the directory. The store, which
-// only one of them can have open, keeps their files apart.
+// keyFile returns the path of a key's file. The name contains the UUID of the store,
+// since several targets may use the directory, and only one of them can have the store
+// open.
 func (p *Provisioner) keyFile(s *store, name string) string {
 	return filepath.Join(p.o.Keys, s.UUID+"."+name)
 }
@@ -108,8 +111,8 @@ func (p *Provisioner) keys(ctx context.Context) (map[string]string, error) {
 	return names, err
 }
 
-// writeKey writes a key's file unless it exists: the name determines the content. It returns the
-// path for SPDK.
+// writeKey writes a key's file unless it exists, since the name determines the content.
+// It returns the absolute path.
 func (p *Provisioner) writeKey(path string, s dhchap.Secret) (absolute string, err error) {
 	dir, err := provision.OpenDirectory(p.o.Keys)
 	if err != nil {
@@ -140,7 +143,8 @@ func (p *Provisioner) writeKey(path string, s dhchap.Secret) (absolute string, e
 	return path, dir.Sync()
 }
 
-// dropKeys removes the keys of a job, except those of some hosts, from SPDK and from the disk.
+// dropKeys removes the keys of a job from SPDK and from the disk, except those of the
+// given hosts.
 func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, except []hostName) error {
 	keep := map[string]bool{}
 	for _, h := range except {
@@ -162,7 +166,7 @@ func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, ex
 		if err := p.call(ctx, "keyring_file_remove_key", object{"name": name}, nil); err != nil {
 			return err
 		}
-		// Use the path of the keyring: this caller may not know the directory.
+		// Use the path in the keyring: this caller may not know the directory.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

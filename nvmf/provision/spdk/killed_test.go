@@ -23,7 +23,7 @@ import (
 	"nvmecr/nvmf/provision/spdk"
 )
 
-// mortal is an nvmf_tgt that the test kills, with a logical volume store in a file.
+// mortal is an nvmf_tgt that the test kills. It has a logical volume store in a file.
 type mortal struct {
 	*testing.T
 	socket, disk string
@@ -58,8 +58,8 @@ func (m *mortal) kill() {
 }
 
 // clusters returns the numbers of free clusters, of clusters of volumes, and of all
-// clusters; zeros if there is no store yet. The clusters of a volume that is being
-// deleted are only in the last number.
+// clusters. They are zero if there is no store yet. The clusters of a volume that is
+// being deleted are only in the last number.
 func (m *mortal) clusters() (free, used, all uint64) {
 	var stores []struct {
 		Free uint64 `json:"free_clusters"`
@@ -131,7 +131,7 @@ func TestKilled(t *testing.T) {
 		m.start()
 		require.Eventually(t, func() bool { _, _, all := m.clusters(); return all > 0 }, time.Minute, 10*time.Millisecond)
 		free, used, all := m.clusters()
-		t.Logf("killed while it deleted: of %d clusters are %d free, %d of volumes", all, free, used)
+		t.Logf("killed during a deletion: of %d clusters, %d are free and %d belong to volumes", all, free, used)
 	}
 	killed(func(p *spdk.Provisioner) error { return p.Delete(ctx, "melt") })
 	killed(func(p *spdk.Provisioner) error { _, err := p.Create(ctx, "next", size); return err })

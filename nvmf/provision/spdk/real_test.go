@@ -23,7 +23,7 @@ import (
 	"nvmecr/nvmf/provision/spdk"
 )
 
-// real is a target program of SPDK, with a TCP transport, a logical volume store, and no
+// real is an SPDK target program with a TCP transport, a logical volume store, and no
 // job.
 type real struct {
 	o    spdk.Options
@@ -32,7 +32,7 @@ type real struct {
 
 	mu              sync.Mutex // guards the following fields
 	armed, executed bool
-	left            int // calls until they fail
+	left            int // number of calls that succeed before calls fail
 }
 
 func (r *real) Open(*testing.T) provision.Provisioner { return spdk.New(r.o) }
@@ -81,7 +81,7 @@ func (r *real) Recover(*testing.T) {
 	r.armed = false
 }
 
-// Restart removes all state that a restarted target would have lost, that is, all but the
+// Restart removes all state that a restarted target would have lost: everything but the
 // logical volumes.
 func (r *real) Restart(t *testing.T) {
 	ctx := context.Background()

@@ -1,31 +1,31 @@
-// Package spdk provisions namespaces of an SPDK target (nvmf_tgt) through its
-// JSON-RPC socket.
+// Package spdk provisions namespaces of an SPDK target (nvmf_tgt) through its JSON-RPC
+// socket.
 //
-// The namespace of a job is a logical volume nvmecr:JOB in a store of SPDK's,
-// as namespace 1 of a subsystem BASE:JOB, which lists its hosts. The target
-// must have a TCP transport and the store; docs/administration.md says how
-// those are made.
+// The namespace of a job is a logical volume nvmecr:JOB in a logical volume store. It
+// is namespace 1 of the subsystem BASE:JOB, which lists its hosts. The target must have
+// a TCP transport and the store; docs/administration.md says how to create them.
 //
 // # Persistence
 //
-// Logical volumes are on the device. Subsystems and limits are in the target's memory:
-// after a restart of the target List calls a namespace incomplete, and create, expose
-// and limit, repeated, restore it with its data.
+// Logical volumes are on the device. Subsystems and limits are in the target's memory.
+// After a restart of the target, List reports a namespace as incomplete, and repeated
+// create, expose and limit restore it with its data.
 //
-// The keys of hosts are files in Options.Keys. SPDK's keyring calls them
+// The keys of hosts are files in Options.Keys. Their names in SPDK's keyring are
 // nvmecr.JOB.DIGEST; the names of the files begin with the UUID of the store. The
 // digest depends on the key, so a new key has a new name, and a host has either the old
 // key or the new one. A volume whose job was exposed with keys is named
-// nvmecr-keyed:JOB; as long as it is, hosts are not exposed without keys.
+// nvmecr-keyed:JOB. While it has that name, the job cannot be exposed without keys.
 //
 // # Old data
 //
-// Volumes are made with clear_method write_zeroes: SPDK zeroes their blocks when it
-// deletes them, and clears the store when the store is made. Delete begins by renaming
-// the volume to nvmecr-freed:JOB. A target that dies within bdev_lvol_delete has freed
-// the blocks without zeroing all of them. So a volume nvmecr-zeroing:JOB exists during
-// the deletion, and where one is found later, all free space is zeroed before it is used
-// (zeroing.go). Data of foreign volumes with another clear_method is not cleared.
+// Volumes are created with clear_method write_zeroes: SPDK zeroes their blocks when it
+// deletes them. SPDK also clears the store when the store is created. Delete begins by
+// renaming the volume to nvmecr-freed:JOB. A target that dies within bdev_lvol_delete
+// has freed the blocks, but not zeroed all of them. So a volume nvmecr-zeroing:JOB
+// exists during the deletion. If such a volume is found later, all free space is zeroed
+// before it is used (zeroing.go). Data of other programs' volumes with another
+// clear_method is not cleared.
 package spdk
 
 import (
@@ -44,22 +44,22 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// patience is the time that the target has to answer calls other than those that clear storage.
+// patience is the time limit of calls other than those that clear storage.
 const patience = time.Minute
 
-// Options name the target and say how to use it.
+// Options describe the target and how to use it.
 type Options struct {
 	// Socket is the path of the target's RPC socket.
 	Socket string
 	// Store is the name of the logical volume store; "" means the only one.
 	Store string
-	// Listen is the address at which new subsystems listen: transport, family, address and service.
-	// Without it Create cannot make a subsystem that listens.
+	// Listen is the address at which new subsystems listen: transport, family, address
+	// and service. Without it Create fails if it needs a new subsystem.
 	Listen *nvmf.TransportID
 	// Base is the beginning of the NQNs of jobs; "" means provision.Base.
 	Base string
-	// Keys is a directory for the keys of hosts. SPDK reads them from files there whenever it needs
-	// them. Without it hosts cannot have keys.
+	// Keys is a directory for the keys of hosts. SPDK reads them from files in it
+	// whenever it needs them. Without Keys hosts cannot have keys.
 	Keys string
 }
 
@@ -83,7 +83,7 @@ func (p *Provisioner) Close() error { return p.rpc.Close() }
 // object has the parameters of a call.
 type object map[string]any
 
-// call calls a method that answers soon.
+// call calls a method that takes at most patience.
 func (p *Provisioner) call(ctx context.Context, method string, params, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -106,7 +106,7 @@ func (p *Provisioner) explain(err error) error {
 	return err
 }
 
-// Create makes a logical volume and a subsystem for it.
+// Create creates a logical volume and a subsystem for it.
 func (p *Provisioner) Create(ctx context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
 	n, err := p.create(ctx, job, size)
 	if err != nil {
@@ -129,11 +129,11 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	if err != nil {
 		return none, err
 	}
-	// Fail before a volume is made that would be left behind.
+	// Fail before a volume is created, which would be left behind.
 	if s := v.subsystems[job]; p.o.Listen == nil && (s == nil || len(s.Listen) == 0) {
 		return none, errNowhere
 	}
-	// Two programs that did not wait for each other have left both.
+	// Two programs that ran at the same time have left both volumes.
 	if v.live[job] != nil && v.freed[job] != nil {
 		if err := p.deleteVolume(ctx, v, job); err != nil {
 			return none, err
@@ -173,7 +173,7 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	return n, nil
 }
 
-// createVolume makes the volume of a job, from zeroed clusters.
+// createVolume creates the volume of a job from zeroed clusters.
 func (p *Provisioner) createVolume(ctx context.Context, v *view, job string, size nvmf.Bytes) (*view, error) {
 	err := v.store.checkClusters()
 	if err == nil && len(v.zeroing) > 0 {
@@ -193,7 +193,7 @@ func (p *Provisioner) createVolume(ctx context.Context, v *view, job string, siz
 	return p.look(ctx)
 }
 
-// serve makes the missing parts of a job's subsystem. It admits no host.
+// serve creates the missing parts of a job's subsystem. It admits no host.
 func (p *Provisioner) serve(ctx context.Context, v *view, job string) error {
 	nqn := provision.NQN(p.o.Base, job)
 	s := v.subsystems[job]
@@ -226,7 +226,7 @@ func (p *Provisioner) serve(ctx context.Context, v *view, job string) error {
 	return p.listen(ctx, s, nqn)
 }
 
-// errNowhere: no option and no subsystem says where to listen.
+// errNowhere: neither an option nor a subsystem has an address to listen at.
 var errNowhere = fmt.Errorf("%w: the target has to listen somewhere: add ?listen=ADDRESS:PORT, the address at which the hosts find it", provision.ErrInvalid)
 
 func (p *Provisioner) listen(ctx context.Context, s *subsystem, nqn string) error {
@@ -251,10 +251,11 @@ func (p *Provisioner) listen(ctx context.Context, s *subsystem, nqn string) erro
 	return err
 }
 
-// serial returns a serial number that stays the same after restarts of the target.
+// serial returns a serial number that does not change when the target restarts.
 func serial(nqn string) string { return fmt.Sprintf("%X", sha256.Sum256([]byte(nqn)))[:20] }
 
-// Expose sets the hosts of a job's subsystem. It removes hosts first; SPDK ends their connections.
+// Expose sets the hosts of a job's subsystem. It removes hosts first, which disconnects
+// them.
 func (p *Provisioner) Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err == nil {
@@ -326,8 +327,8 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 	return p.rename(ctx, v.live[job], liveName+job)
 }
 
-// lock gives the volume of a job the name that says whether its hosts have keys, also when the
-// target has lost its subsystems.
+// lock gives the volume of a job the name that records whether its hosts have keys. The
+// name survives a restart of the target, which loses the subsystems.
 func (p *Provisioner) lock(ctx context.Context, v *view, job string, keyed bool) error {
 	if !keyed || v.keyed[job] {
 		return nil
@@ -335,7 +336,7 @@ func (p *Provisioner) lock(ctx context.Context, v *view, job string, keyed bool)
 	return p.rename(ctx, v.live[job], keyedName+job)
 }
 
-// Limit sets the limit of a job's volume, which SPDK takes in MiB.
+// Limit sets the rate limit of a job's volume. SPDK accepts whole MiB per second.
 func (p *Provisioner) Limit(ctx context.Context, job string, rate nvmf.Bytes) error {
 	if err := errors.Join(provision.CheckJob(job), provision.CheckRate(job, rate)); err != nil {
 		return err
@@ -373,7 +374,7 @@ func (p *Provisioner) delete(ctx context.Context, job string) error {
 	if err != nil {
 		return err
 	}
-	// The name for the freed volume is taken by one that was freed before.
+	// A volume that was freed before has the name for the freed volume.
 	if v.freed[job] != nil && v.live[job] != nil {
 		if err := p.deleteVolume(ctx, v, job); err != nil {
 			return err
@@ -393,7 +394,7 @@ func (p *Provisioner) rename(ctx context.Context, l *volume, to string) error {
 	return p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": to}, nil)
 }
 
-// finish does the steps of a Delete after the renaming.
+// finish executes the steps of a Delete after the renaming.
 func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
 	if v.subsystems[job] != nil {
 		if err := p.call(ctx, "nvmf_delete_subsystem", object{"nqn": provision.NQN(p.o.Base, job)}, nil); err != nil {

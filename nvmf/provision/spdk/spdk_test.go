@@ -151,7 +151,7 @@ func TestSharedKeys(t *testing.T) {
 		targets = append(targets, n.Targets[0])
 	}
 	require.NoError(t, b.Expose(ctx, "melt", nil, nil))
-	require.NoError(t, b.Expose(ctx, "melt", host, nil), "the other's keys are of no account")
+	require.NoError(t, b.Expose(ctx, "melt", host, nil), "keys of the other target do not lock the job")
 	require.NoError(t, b.Delete(ctx, "melt"))
 	v, err := one.Connect(targets[0], host[0], keys[host[0]])
 	require.NoError(t, err)
@@ -176,7 +176,7 @@ func TestOtherPrefix(t *testing.T) {
 		require.ErrorContains(t, err, provision.NQN(provision.Base, "melt"))
 	}
 	_, err = v.WriteAt(make([]byte, 4096), 0)
-	require.NoError(t, err, "its host is still there")
+	require.NoError(t, err, "the host is still listed")
 	require.NoError(t, v.Close())
 	_, err = other.Create(ctx, "another", nvmf.MiB)
 	require.NoError(t, err)
@@ -206,8 +206,9 @@ func TestKeysOfOtherStore(t *testing.T) {
 	require.NoError(t, errors.Join(p.Close(), rpc.Close()))
 }
 
-// TestAbandonedKeys checks that no keys stay on disk, neither those of an interrupted Expose nor
-// those of a job that is deleted without the directory for keys.
+// TestAbandonedKeys checks that no keys stay on disk after an interrupted Expose, and
+// after the deletion of a job by a provisioner that does not know the directory for
+// keys.
 func TestAbandonedKeys(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)
@@ -249,10 +250,10 @@ func TestForgottenKeys(t *testing.T) {
 	}
 	require.NoError(t, p.Expose(ctx, "melt", host, keys))
 	require.NoError(t, other.Expose(ctx, "melt", nil, nil))
-	require.NoError(t, other.Expose(ctx, "melt", host, nil), "it was hidden")
+	require.NoError(t, other.Expose(ctx, "melt", host, nil), "after the namespace was hidden")
 	require.NoError(t, p.Expose(ctx, "melt", host, keys))
 	require.NoError(t, other.Delete(ctx, "melt"))
 	require.NoError(t, create(other))
-	require.NoError(t, other.Expose(ctx, "melt", host, nil), "another namespace")
+	require.NoError(t, other.Expose(ctx, "melt", host, nil), "a new namespace of the job")
 	require.NoError(t, errors.Join(p.Delete(ctx, "melt"), p.Close(), other.Close()))
 }

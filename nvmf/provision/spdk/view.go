@@ -14,7 +14,7 @@ import (
 // Prefixes of the names of volumes.
 const (
 	liveName  = "nvmecr:"
-	keyedName = "nvmecr-keyed:" // live, and its hosts have keys
+	keyedName = "nvmecr-keyed:" // a live volume whose hosts have keys
 	freedName = "nvmecr-freed:"
 )
 
@@ -29,14 +29,14 @@ type store struct {
 
 func (s *store) free() nvmf.Bytes { return nvmf.Bytes(s.FreeClusters) * nvmf.Bytes(s.ClusterSize) }
 
-// round rounds a size as SPDK does: to whole MiB, then to whole clusters.
+// round rounds a size up as SPDK does: to whole MiB, then to whole clusters.
 func (s *store) round(size nvmf.Bytes) nvmf.Bytes {
 	size = size.AlignUp(nvmf.MiB)
 	cluster := nvmf.Bytes(max(1, s.ClusterSize))
 	return (size + cluster - 1) / cluster * cluster
 }
 
-// volume is a logical volume in the answer of bdev_get_bdevs.
+// volume is a logical volume in the result of bdev_get_bdevs.
 type volume struct {
 	Name      string   `json:"name"`
 	UUID      string   `json:"uuid"`
@@ -68,8 +68,8 @@ type subsystem struct {
 	} `json:"namespaces"`
 }
 
-// hostName is a host of a subsystem, with the names of its keys in SPDK's
-// keyring; "" for none.
+// hostName is a host of a subsystem with the names of its keys in SPDK's keyring. A
+// name is empty if there is no key.
 type hostName struct {
 	NQN           string `json:"nqn"`
 	Key           string `json:"dhchap_key,omitempty"`
@@ -88,7 +88,7 @@ func (a address) same(b address) bool {
 	return strings.EqualFold(a.TRType, b.TRType) && strings.EqualFold(a.AdrFam, b.AdrFam) && a.TRAddr == b.TRAddr && a.TRSvcID == b.TRSvcID
 }
 
-// host returns the entry of a host, nil if the host is not listed.
+// host returns the entry of a host, or nil if the host is not listed.
 func (s *subsystem) host(nqn string) *hostName {
 	for i := range s.Hosts {
 		if s.Hosts[i].NQN == nqn {
@@ -98,7 +98,7 @@ func (s *subsystem) host(nqn string) *hostName {
 	return nil
 }
 
-// serves reports whether a volume is the only namespace.
+// serves reports whether a volume is the only namespace of the subsystem.
 func (s *subsystem) serves(v *volume) bool {
 	return v != nil && len(s.Namespaces) == 1 && s.Namespaces[0].NSID == 1 && s.Namespaces[0].Bdev == v.Name
 }
@@ -109,14 +109,14 @@ type view struct {
 	live       map[string]*volume
 	keyed      map[string]bool // jobs whose volume has keyedName
 	freed      map[string]*volume
-	zeroing    map[string]*volume // marks; see zeroing.go
+	zeroing    map[string]*volume // marks of deletions in progress; see zeroing.go
 	subsystems map[string]*subsystem
-	strange    map[string]error // by job: why it is served in another way than with these options
-	allocated  uint64           // clusters of all volumes, also of foreign ones
+	strange    map[string]error // by job: how it is served differently than with these options
+	allocated  uint64           // clusters of all volumes, including those of other programs
 }
 
-// accounted reports whether every cluster is free or belongs to a volume: no volume is being
-// deleted.
+// accounted reports whether every cluster is free or belongs to a volume. Otherwise a
+// volume is being deleted.
 func (v *view) accounted() bool { return v.store.FreeClusters+v.allocated == v.store.Clusters }
 
 // look reads the view from the target.
@@ -150,9 +150,9 @@ func (p *Provisioner) look(ctx context.Context) (*view, error) {
 	return v, nil
 }
 
-// compare checks that the namespaces of a subsystem are those that these options would give. The
-// subsystem belongs to job, or to no job. A job may have been made with another store, or another
-// prefix of NQNs.
+// compare records in strange a namespace of a subsystem that is not as these options
+// would make it. The subsystem belongs to job, or to no job. A job may have been
+// created with another store, or with another prefix of NQNs.
 func (v *view) compare(s *subsystem, job string, volumes []*volume) {
 	for _, n := range s.Namespaces {
 		i := slices.IndexFunc(volumes, func(x *volume) bool { return x.Name == n.Bdev })
@@ -235,7 +235,7 @@ func (v *view) describe(job string) provision.Namespace {
 	slices.Sort(n.Hosts)
 	for _, a := range s.Listen {
 		id, err := nvmf.ParseTransportID(fmt.Sprintf("trtype:%s adrfam:%s traddr:%s trsvcid:%s subnqn:%s ns:1", a.TRType, a.AdrFam, a.TRAddr, a.TRSvcID, s.NQN))
-		if err == nil { // others have an unknown transport
+		if err == nil { // other addresses have an unknown transport
 			n.Targets = append(n.Targets, id)
 		}
 	}

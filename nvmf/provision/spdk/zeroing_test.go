@@ -40,7 +40,7 @@ func (f *fixture) filled(t *testing.T, p provision.Provisioner, job string, size
 	require.NoError(t, err)
 }
 
-// holds expects that every byte of v is pattern.
+// holds checks that every byte of v is pattern.
 func holds(t *testing.T, v provisiontest.Volume, pattern byte) {
 	got := make([]byte, v.Size())
 	_, err := v.ReadAt(got, 0)
@@ -48,15 +48,15 @@ func holds(t *testing.T, v provisiontest.Volume, pattern byte) {
 	require.Equal(t, -1, slices.IndexFunc(got, func(b byte) bool { return b != pattern }), "other data at")
 }
 
-// dirty creates a job with data, and interrupts the deletion of its volume, as if the target
-// had died.
+// dirty creates a job with data, and interrupts the deletion of its volume as if the
+// target had died.
 func (f *fixture) dirty(t *testing.T, p provision.Provisioner, job string, size nvmf.Bytes) {
 	f.filled(t, p, job, size, 0xee)
 	f.die(t, job)
 }
 
-// die interrupts the deletion of the volume of a job, as if the target had died. The volume's
-// clusters are free afterwards, and not zeroed.
+// die interrupts the deletion of a job's volume as if the target had died. The volume's
+// clusters are then free, and not zeroed.
 func (f *fixture) die(t *testing.T, job string) {
 	f.freeing(t, job)
 	f.Fail(func() (bool, bool) { return false, false })
@@ -67,7 +67,7 @@ func (f *fixture) die(t *testing.T, job string) {
 	require.NotContains(t, f.Names(), "nvmecr-freed:"+job)
 }
 
-// freeing does the first steps of Delete, up to the deletion of the volume.
+// freeing executes the first steps of Delete, up to the deletion of the volume.
 func (f *fixture) freeing(t *testing.T, job string) {
 	f.raw(t, "bdev_lvol_rename", map[string]any{"old_name": "lvs0/nvmecr:" + job, "new_name": "nvmecr-freed:" + job})
 	f.volume(t, "nvmecr-zeroing:"+job, true)
@@ -202,8 +202,8 @@ func TestZeroingPart(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestZeroingByOthers checks that Create waits when another program is zeroing the space that it
-// needs.
+// TestZeroingByOthers checks that Create waits while another program zeroes the space
+// that Create needs.
 func TestZeroingByOthers(t *testing.T) {
 	f := newFixture(t)
 	p := f.Open(t)

@@ -1,7 +1,7 @@
-// Package fakeconfigfs is a fake configfs of nvmet, for tests of provisioning. Making a
-// directory makes its attributes, removing it removes them, the target of a link cannot be
-// removed, and attributes refuse the values that the kernel refuses. Connect shows what a
-// host would see of the nvmet target.
+// Package fakeconfigfs is a fake configfs of nvmet, for tests of provisioning. Creating
+// a directory creates its attributes, and removing it removes them. The target of a
+// link cannot be removed. Attributes refuse the values that the kernel refuses. Connect
+// returns the namespace that a host would see.
 package fakeconfigfs
 
 import (
@@ -18,10 +18,10 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// Tree is one target. It is for one goroutine.
+// A Tree is one target. It is not safe for concurrent use.
 type Tree struct {
 	root string
-	// cuts counts, by subsystem, the events that end the connections of its hosts.
+	// cuts counts, by subsystem, the events that disconnect its hosts.
 	cuts map[string]int
 }
 
@@ -61,7 +61,7 @@ func (t *Tree) Read(name string) (string, error) {
 	return strings.TrimRight(string(b), "\n"), err
 }
 
-// The directories that can be made, and the entries that appear in them.
+// The directories that can be created, and the entries that appear in them.
 var kinds = []struct {
 	path  *regexp.Regexp
 	attrs map[string]string
@@ -76,7 +76,7 @@ var kinds = []struct {
 		map[string]string{"addr_trtype": "", "addr_adrfam": "", "addr_traddr": "", "addr_trsvcid": ""}, []string{"subsystems", "referrals"}},
 }
 
-// Mkdir makes an item with its attributes.
+// Mkdir creates an item with its attributes.
 func (t *Tree) Mkdir(name string) error {
 	for _, k := range kinds {
 		if !k.path.MatchString(name) {
@@ -102,7 +102,7 @@ func (t *Tree) Mkdir(name string) error {
 
 func fail(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
 
-// Rmdir removes an item that is empty and that no link points to.
+// Rmdir removes an empty item to which no link points.
 func (t *Tree) Rmdir(name string) error {
 	known := false
 	for _, k := range kinds {
@@ -132,10 +132,10 @@ func (t *Tree) Rmdir(name string) error {
 	return os.RemoveAll(t.at(name))
 }
 
-// cut ends the connections to the subsystem of a name.
+// cut disconnects the hosts of the subsystem in a path.
 func (t *Tree) cut(name string) { t.cuts[strings.Split(name, "/")[1]]++ }
 
-// Hide makes an attribute readable by its owner alone.
+// Hide makes an attribute readable only by its owner.
 func (t *Tree) Hide(name string) error { return os.Chmod(t.at(name), 0o600) }
 
 // Write sets an attribute.
@@ -181,7 +181,7 @@ var (
 	portLink = regexp.MustCompile(`^ports/[^/]+/subsystems/[^/]+$`)
 )
 
-// Link lists a host, or puts a subsystem into a port.
+// Link adds a host to a subsystem's list, or links a subsystem into a port.
 func (t *Tree) Link(to, name string) error {
 	if _, err := os.Stat(t.at(to)); err != nil {
 		return err
@@ -204,8 +204,8 @@ func (t *Tree) Link(to, name string) error {
 	return os.Symlink(t.at(to), t.at(name))
 }
 
-// Unlink undoes a Link. A subsystem that leaves a port loses its hosts. A host that is no longer
-// listed stays connected.
+// Unlink reverts a Link. Unlinking a subsystem from a port disconnects its hosts. A
+// host that is removed from the list stays connected.
 func (t *Tree) Unlink(name string) error {
 	if _, err := os.Readlink(t.at(name)); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (t *Tree) Unlink(name string) error {
 	return os.Remove(t.at(name))
 }
 
-// Namespace is the file of a namespace, as a connected host sees it.
+// A Namespace is the file of a namespace, as a connected host sees it.
 type Namespace struct {
 	*os.File
 	t    *Tree
@@ -288,7 +288,7 @@ func (n *Namespace) Size() nvmf.Bytes {
 	return nvmf.Bytes(end)
 }
 
-// ReadAt reads while the host is connected.
+// ReadAt reads. It fails if the host was disconnected.
 func (n *Namespace) ReadAt(p []byte, offset int64) (int, error) {
 	if n.cuts != n.t.cuts[n.nqn] {
 		return 0, nvmf.ErrConnectionLost
@@ -296,7 +296,7 @@ func (n *Namespace) ReadAt(p []byte, offset int64) (int, error) {
 	return n.File.ReadAt(p, offset)
 }
 
-// WriteAt writes while the host is connected.
+// WriteAt writes. It fails if the host was disconnected.
 func (n *Namespace) WriteAt(p []byte, offset int64) (int, error) {
 	if n.cuts != n.t.cuts[n.nqn] {
 		return 0, nvmf.ErrConnectionLost

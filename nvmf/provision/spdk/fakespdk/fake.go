@@ -1,10 +1,10 @@
-// Package fakespdk is a fake SPDK target for tests of its clients. It answers the JSON-RPC
-// methods of nvmf_tgt for logical volumes and NVMe-oF subsystems, with SPDK's error codes,
-// and keeps their state.
+// Package fakespdk is a fake SPDK target for tests of its clients. It implements the
+// JSON-RPC methods of nvmf_tgt for logical volumes and NVMe-oF subsystems, with SPDK's
+// error codes, and keeps their state.
 //
-// Volumes are in memory that is cleared only where SPDK clears storage: with clear_method
-// write_zeroes the blocks of a deleted volume, unless the target dies meanwhile. Other
-// methods leave the blocks as they are, as a device may.
+// Volumes are in memory, which is cleared only where SPDK clears storage. With
+// clear_method write_zeroes, the blocks of a deleted volume are zeroed, unless the
+// target dies meanwhile. Other methods leave the blocks unchanged, as a device may.
 package fakespdk
 
 import (
@@ -31,7 +31,7 @@ const (
 	Block   = 4096
 )
 
-// Target is a target with one logical volume store, "lvs0".
+// A Target is a target with one logical volume store, "lvs0".
 type Target struct {
 	mu         sync.Mutex
 	medium     []byte
@@ -41,14 +41,15 @@ type Target struct {
 	keys       []key
 	store      string
 	deleting   []*volume
-	// fail is called before each call and says whether to execute it and whether to answer it.
+	// fail is called before each call. It returns whether to execute the call, and
+	// whether to answer it.
 	fail func() (execute, answer bool)
 }
 
 type volume struct {
 	uuid, name string
 	clusters   []int
-	size       int // clusters; a thin volume has fewer
+	size       int // in clusters; a thin volume has fewer
 	zeroes     bool
 	limit      uint64
 }
@@ -79,7 +80,7 @@ type host struct {
 	CtrlKey string `json:"dhchap_ctrlr_key,omitempty"`
 }
 
-// key is a key of the keyring, in a file.
+// A key is a key of the keyring, stored in a file.
 type key struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
@@ -114,7 +115,7 @@ func (t *Target) Serve(ctx context.Context, l net.Listener) error {
 			result, err = t.call(method, params)
 		} else if method == "bdev_lvol_delete" {
 			var a arguments
-			_ = jsonrpc.Unmarshal(params, &a) // a call without a name does nothing
+			_ = jsonrpc.Unmarshal(params, &a) // a call without a name has no effect
 			t.crash(a.Name)
 		}
 		if !answer {
@@ -124,17 +125,17 @@ func (t *Target) Serve(ctx context.Context, l net.Listener) error {
 	})
 }
 
-// Fail sets a function that is called before each call and says whether to execute it and whether
-// to answer it. A deletion that is not to be executed stops half-way: the target dies and starts
-// again.
+// Fail sets a function that is called before each call. It returns whether to execute
+// the call, and whether to answer it. A deletion that is not to be executed stops
+// half-way: the target dies and restarts.
 func (t *Target) Fail(f func() (execute, answer bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fail = f
 }
 
-// crash is a restart during the deletion of a volume: SPDK first forgets the volume, so that its
-// clusters are free, and then zeroes them.
+// crash simulates a restart during the deletion of a volume. SPDK first removes the
+// volume's metadata, so that its clusters are free, and then zeroes the clusters.
 func (t *Target) crash(name string) {
 	if v := t.find(name); v != nil {
 		v.zeroes = false
@@ -144,8 +145,9 @@ func (t *Target) crash(name string) {
 	t.restart()
 }
 
-// Begin begins to delete a volume. The volume is no block device any more, but its name is still
-// taken and its clusters are not free. end zeroes the clusters if required, and frees them.
+// Begin begins the deletion of a volume. The volume is no longer a block device, but
+// its name is still taken and its clusters are not free. end zeroes the clusters if
+// required, and frees them.
 func (t *Target) Begin(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,7 +160,7 @@ func (t *Target) Begin(name string) (end func()) {
 	}
 }
 
-// Restart discards everything in the target's memory.
+// Restart discards all state that a target keeps in memory.
 func (t *Target) Restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,12 +197,12 @@ func (t *Target) Names() []string {
 	return names
 }
 
-// Namespace is a volume, as a connected host sees it.
+// A Namespace is a volume as a connected host sees it.
 type Namespace struct {
 	t      *Target
 	sub    *subsystem
 	volume *volume
-	host   host // as it was listed
+	host   host // the host's entry when it connected
 }
 
 // Connect connects a host.
@@ -229,7 +231,7 @@ func (t *Target) Connect(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) 
 	return nil, nvmf.ErrNoSubsystem
 }
 
-// authentic reports whether a host has the keys that it is listed with.
+// authentic reports whether the keys of a host are those in its entry.
 func (t *Target) authentic(s *subsystem, nqn string, keys dhchap.Keys) bool {
 	for _, h := range s.Hosts {
 		if h.NQN == nqn {
@@ -239,7 +241,8 @@ func (t *Target) authentic(s *subsystem, nqn string, keys dhchap.Keys) bool {
 	return keys.Controller.IsZero()
 }
 
-// holds reports whether the file of a key has this secret and only its owner can read it.
+// holds reports whether the file of a key contains this secret, and only its owner can
+// read the file.
 func (t *Target) holds(name string, s dhchap.Secret) bool {
 	if name == "" || s.IsZero() {
 		return name == "" && s.IsZero()
@@ -279,12 +282,12 @@ func (n *Namespace) Size() nvmf.Bytes { return nvmf.Bytes(n.volume.size) * Clust
 // Close ends the connection.
 func (n *Namespace) Close() error { return nil }
 
-// ReadAt reads while the host is allowed to.
+// ReadAt reads. It fails if the host is no longer allowed.
 func (n *Namespace) ReadAt(p []byte, offset int64) (int, error) {
 	return n.move(p, offset, func(p, at []byte) int { return copy(p, at) })
 }
 
-// WriteAt writes while the host is allowed to.
+// WriteAt writes. It fails if the host is no longer allowed.
 func (n *Namespace) WriteAt(p []byte, offset int64) (int, error) {
 	return n.move(p, offset, func(p, at []byte) int { return copy(at, p) })
 }
@@ -308,7 +311,7 @@ func (n *Namespace) move(p []byte, offset int64, do func(p, at []byte) int) (int
 	return done, nil
 }
 
-// find returns a volume by one of its names.
+// find returns a volume by its name or an alias.
 func (t *Target) find(name string) *volume { return find(t.volumes, name) }
 
 func find(volumes []*volume, name string) *volume {
@@ -320,7 +323,8 @@ func find(volumes []*volume, name string) *volume {
 	return nil
 }
 
-// taken reports whether a volume has this name, or is being deleted under it.
+// taken reports whether a volume has this name, or a volume of this name is being
+// deleted.
 func (t *Target) taken(name string) bool {
 	return t.find("lvs0/"+name) != nil || find(t.deleting, "lvs0/"+name) != nil
 }

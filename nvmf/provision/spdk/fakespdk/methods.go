@@ -13,7 +13,7 @@ import (
 	"nvmecr/internal/jsonrpc"
 )
 
-// arguments has the parameters of all methods; each uses its own.
+// arguments has the parameters of all methods. Each method uses its own.
 type arguments struct {
 	NQN      string  `json:"nqn"`
 	Host     string  `json:"host"`
@@ -99,7 +99,7 @@ func (t *Target) call(method string, params json.RawMessage) (any, error) {
 	return t.alter(t.subsystems[i], method, &a)
 }
 
-// alter executes the methods that change a subsystem.
+// alter executes methods that change a subsystem.
 func (t *Target) alter(s *subsystem, method string, a *arguments) (any, error) {
 	switch method {
 	case "nvmf_subsystem_allow_any_host":
