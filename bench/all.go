@@ -9,10 +9,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// All runs the experiments one after the other, as thoroughly as the time allows, and calls done
-// after each. The result of an experiment that fails, or for which no time is left, contains the
-// reason. All returns an error only if ctx ends. It has then called done for all experiments
-// before.
+// All runs the experiments one after another, as thoroughly as the time allows, and
+// calls done after each. The result of an experiment that fails, or that has no time
+// left, has the reason. All returns an error only if ctx ends. Before that it has
+// called done for all earlier experiments.
 func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Duration, done func(*result.Result)) error {
 	end := time.Now().Add(within)
 	outer := e.Progress
@@ -47,7 +47,7 @@ func (e *Env) All(ctx context.Context, experiments []Experiment, within time.Dur
 // timeOver is the reason why the last experiments are not measured.
 const timeOver = "the time stated was over; --time sets it"
 
-// without is the result of an experiment that was not measured.
+// without returns the result of an experiment that was not measured.
 func (x *Experiment) without(why string) *result.Result {
 	r := &result.Result{Name: x.Name, Title: x.Title, Shows: x.Paper, Began: time.Now()}
 	r.NotMeasured(x.Name, "%s", why)
@@ -63,10 +63,11 @@ func shareOf(x *Experiment, left time.Duration, experiments []Experiment) time.D
 	return time.Duration(float64(left) * float64(expected(x.Name)) / float64(all))
 }
 
-// expected is the usual duration of an experiment.
+// expected returns the usual duration of an experiment.
 func expected(name string) time.Duration { return max(usually[name], 5*time.Second) }
 
-// usually has the durations of the experiments on a machine with few cores and with usualRounds.
+// usually has the durations of the experiments on a machine with few cores, with
+// usualRounds.
 var usually = map[string]time.Duration{
 	"goals": 7 * time.Minute, "checkpoint": 3 * time.Minute, "recovery": 20 * time.Second, "hugeblock": 2 * time.Minute,
 	"drilldown": 3 * time.Minute, "create": 30 * time.Second, "overhead": 5 * time.Second, "multilevel": 2 * time.Minute, "raw": 70 * time.Second,
@@ -74,19 +75,21 @@ var usually = map[string]time.Duration{
 	"startup": 6 * time.Second, "view": 20 * time.Second, "tree": 90 * time.Second,
 }
 
-// If less than these parts of the usual time is left, an experiment is short. An experiment with a
-// figure of the paper keeps its axes and its peers longer than others: it moves less data first.
+// If the remaining time is less than these parts of the usual time, an experiment is
+// short. An experiment with a figure of the paper keeps its axes and its peers longer
+// than others; its data is reduced first.
 const (
 	shortBelow      = 0.5
 	paperShortBelow = 0.1
 )
 
-// whenShort is the part of its usual time that an experiment without a figure of the paper counts
-// for when time is short, so that experiments with a figure get theirs.
+// whenShort is the part of its usual time that an experiment without a figure of the
+// paper gets when time is short. So experiments with a figure get theirs.
 const whenShort = 0.1
 
-// partOfUsual returns the remaining time as a part of the usual time of the experiments. Of
-// experiments without a figure of the paper the part others counts.
+// partOfUsual returns the remaining time as a part of the usual time of the
+// experiments. For experiments without a figure of the paper, only the part others of
+// their usual time counts.
 func partOfUsual(left time.Duration, experiments []Experiment, others float64) float64 {
 	usual := 0.0
 	for _, x := range experiments {
@@ -99,9 +102,9 @@ func partOfUsual(left time.Duration, experiments []Experiment, others float64) f
 	return float64(left) / usual
 }
 
-// sizedFor returns an environment for the first of the experiments such that all of them take about
-// the remaining time: with more or fewer rounds, and with the short forms if there is little time.
-// ok is false if no time is left.
+// sizedFor returns an environment for the first of the experiments, such that all of
+// them take about the remaining time. It sets the number of rounds, and shortens
+// experiments if there is little time. ok is false if no time is left.
 func (e *Env) sizedFor(left time.Duration, experiments []Experiment) (sized *Env, ok bool) {
 	if left <= 0 {
 		return nil, false

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aside calls start so that the processes it starts stay on the last core. They stand for processes
-// that a job would have on another host, where they take no processor time from the ranks. On a
-// machine with one core all share it. aside returns the error of start.
+// aside calls start, and binds the processes that it starts to the last core. They
+// represent processes that a job would have on another host, where they would take no
+// processor time from the ranks. On a machine with one core all processes share it.
+// aside returns the error of start.
 func aside(start func() error) (err error) {
 	runtime.LockOSThread() // processes inherit the affinity of this thread
 	defer runtime.UnlockOSThread()

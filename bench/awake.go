@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processorTime returns the processor time of a process: idle is that of its threads with the
-// policy SCHED_IDLE, awake that of all others. Only the latter take time from other processes. On a
-// busy host awake stays the same, idle does not.
+// processorTime returns the processor time of a process. idle is that of its threads
+// with the policy SCHED_IDLE, and awake that of all others. Only the latter takes time
+// from other processes. The load of the host affects idle, but not awake.
 func processorTime(pid int) (awake, idle time.Duration, err error) {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {

@@ -45,13 +45,13 @@ func background(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, nil
 }
 
-// backgroundWork is a checkpoint: its files are written, flushed and closed, in place of those of
-// the last checkpoint but one.
+// backgroundWork is a checkpoint. Its files are written, flushed and closed, and
+// replace those of the checkpoint before the last one.
 type backgroundWork struct {
 	name   string
 	others int // empty files that exist all the time
 	files  int
-	bytes  nvmf.Bytes // in each file
+	bytes  nvmf.Bytes // bytes of each file
 	steps  int        // checkpoints that are timed together
 	piece  [][]byte
 }
@@ -147,7 +147,7 @@ func (w *backgroundWork) measure(ctx context.Context, e *Env, res *result.Result
 	return nil
 }
 
-// step is one checkpoint.
+// step writes one checkpoint.
 func (w *backgroundWork) step(fs *microfs.FS, k int) error {
 	for i := range w.files {
 		f, err := fs.Open(microfs.RootIno, fmt.Sprintf("ckpt%d.%d", k%2, i), syscall.O_RDWR|syscall.O_CREAT|syscall.O_TRUNC, 0o600)

@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// checkpoint compares what the application sees with the raw queues, the sockets
+// checkpoint compares the bandwidth of an application with the raw queues, the sockets
 // baseline and the peers.
 func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, e.Size)
@@ -51,7 +51,7 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 		return nil, err
 	}
 	if !e.Quick {
-		// The sockets baseline is a ceiling for the raw queues, and no storage.
+		// The sockets baseline is a ceiling for the raw queues, not storage.
 		sides = slices.DeleteFunc(sides, func(s *side) bool { return s.name == socketsName })
 		if err := e.sizes(ctx, res, sides); err != nil {
 			return nil, err
@@ -73,7 +73,7 @@ func finding(all []result.Comparison) string {
 	return ""
 }
 
-// sides starts all sides; the application is the first.
+// sides starts all sides. The application is the first one.
 func (b *testbed) sides(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
 	sides := []*side{a.side("nvmecr")}
 	raw, err := b.rawSide(ctx)
@@ -95,7 +95,7 @@ func (b *testbed) sides(ctx context.Context, a *application, res *result.Result)
 		sides = append(sides, sockets)
 	}
 	if b.env.Quick && len(b.env.Peers) == 0 {
-		return sides, nil // to make file systems would take longer than the measurement
+		return sides, nil // creating file systems would take longer than the measurement
 	}
 	peers, err := b.peers(ctx, a, res)
 	if err != nil {
@@ -105,8 +105,8 @@ func (b *testbed) sides(ctx context.Context, a *application, res *result.Result)
 	return slices.Concat(sides, peers, unifyfs), err
 }
 
-// peers starts the file systems to compare with: those that the user names or, if there are none,
-// those that this host can have.
+// peers starts the file systems to compare with: those that the user names, otherwise
+// those that this host supports.
 func (b *testbed) peers(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
 	var sides []*side
 	for _, p := range b.env.Peers {
@@ -154,7 +154,7 @@ func (b *testbed) peers(ctx context.Context, a *application, res *result.Result)
 	return sides, nil
 }
 
-// bandwidths is the table of the bandwidths of all sides.
+// bandwidths returns the table of the bandwidths of all sides.
 func bandwidths(title string, total float64, sides []*side, took map[*side]*taken) result.Table {
 	t := result.Table{Title: title, Rows: "side", Columns: []result.Column{
 		{Name: "write", Unit: "MiB/s"}, {Name: "read", Unit: "MiB/s"},
@@ -200,7 +200,7 @@ func processor(rounds []workers.Round, units float64) (seconds, kernel float64) 
 	return float64(user+system) / 1e9 / units / float64(len(rounds)), float64(system) / float64(user+system)
 }
 
-// compare adds the comparison with one other side.
+// compare adds the comparison with another side.
 func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, peer string, ours, theirs *taken) error {
 	for _, d := range []struct {
 		name         string

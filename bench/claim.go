@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimPrefix is the prefix of the directories that a benchmark makes and removes.
+// claimPrefix is the prefix of the directories that a benchmark creates and removes.
 const claimPrefix = "nvmecr-bench-"
 
-// A claim is a directory for the duration of a run, locked by the process. The lock ends with the
-// process, so directories of killed runs can be distinguished from those in use.
+// A claim is a directory for the duration of a run, locked by this process. The lock
+// ends with the process, so a later run can recognize directories of killed runs.
 type claim struct {
 	path string
-	lock *os.File // nil if the file system has no locks; no run then takes the directory for unused
+	lock *os.File // nil if the file system has no locks; other runs then do not remove the directory
 }
 
-// newClaim makes a directory in parent, and removes unused ones there.
+// newClaim creates a directory in parent, and removes unused ones in it.
 func newClaim(parent string) (*claim, error) {
 	sweep(parent)
 	for {
@@ -48,7 +48,7 @@ func (c *claim) Close() error {
 	return err
 }
 
-// claims has the directories of a run, by their parent.
+// claims has the directories of a run, by their parent directories.
 type claims struct {
 	parents []string
 	all     []*claim
@@ -75,10 +75,11 @@ func (c *claims) close() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the directories in parent whose processes have ended. A directory that cannot be
-// opened, locked or removed stays: it is another user's, or in use.
+// sweep removes the directories in parent whose processes have ended. It leaves
+// directories that cannot be opened, locked or removed, since another user owns them or
+// another process uses them.
 func sweep(parent string) {
-	paths, _ := filepath.Glob(filepath.Join(parent, claimPrefix+"*")) // fails if parent is no valid pattern; nothing is removed then
+	paths, _ := filepath.Glob(filepath.Join(parent, claimPrefix+"*")) // fails if parent is not a valid pattern; nothing is removed then
 	for _, path := range paths {
 		if lock, err := lockDirectory(path, unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			_ = os.RemoveAll(path)

@@ -14,17 +14,18 @@ import (
 	"nvmecr/nvmf"
 )
 
-// created has the seconds that rounds of creating files took, by the name of the side.
+// created has the durations of rounds of creating files in seconds, by the name of the
+// side.
 type created struct {
 	ranks   int
 	files   float64 // in a round, by all ranks
 	seconds map[string]stats.Sample
 }
 
-// rawCreates is the side that creates are compared with.
+// rawCreates is the name of the side that creates are compared with.
 const rawCreates = "raw 4 KiB writes"
 
-// filesEach is the number of files that a rank makes in a round.
+// filesEach returns the number of files that a rank creates in a round.
 func (e *Env) filesEach() int {
 	if e.Quick {
 		return 100
@@ -32,14 +33,15 @@ func (e *Env) filesEach() int {
 	return 2000
 }
 
-// A maker is a side of which the first n ranks make files.
+// A maker is a side whose first n ranks create files.
 type maker struct {
 	name string
 	why  string // reason why the side is faster or slower
 	run  func(n, round int) (workers.Round, error)
 }
 
-// makers returns the application, the raw queues, which write 4 KiB for each file, and the peers.
+// makers returns the application, the raw queues and the peers. The raw queues write 4
+// KiB for each file.
 func (b *testbed) makers(ctx context.Context, a *application, raw *side, peers []*side) []maker {
 	all := []maker{{name: "nvmecr", run: a.creator(ctx, a.cfg.Mount)}}
 	if raw != nil {
@@ -58,7 +60,7 @@ func (b *testbed) makers(ctx context.Context, a *application, raw *side, peers [
 	return all
 }
 
-// createRounds lets n ranks of each side make files, in turns.
+// createRounds has n ranks of each side create files, in turns.
 func (e *Env) createRounds(n int, makers []maker) (created, error) {
 	t := created{ranks: n, files: float64(e.filesEach() * n), seconds: make(map[string]stats.Sample)}
 	for round := range e.Warm + e.Rounds {
@@ -77,7 +79,8 @@ func (e *Env) createRounds(n int, makers []maker) (created, error) {
 	return t, nil
 }
 
-// creator returns a function that makes files below dir and, untimed, removes them.
+// creator returns a function that creates files below dir and then removes them. Only
+// the creation is timed.
 func (a *application) creator(ctx context.Context, dir string) func(n, round int) (workers.Round, error) {
 	command := func(what string, n int) func(int) string {
 		return func(rank int) string {
@@ -96,7 +99,7 @@ func (a *application) creator(ctx context.Context, dir string) func(n, round int
 	}
 }
 
-// create measures the rate of creating files with growing numbers of ranks.
+// create measures the rate of creating files for growing numbers of ranks.
 func create(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, e.Size)
 	if err != nil {

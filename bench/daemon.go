@@ -23,8 +23,8 @@ type daemon struct {
 	closed   func() // called after the process has ended; may be nil
 }
 
-// startDaemon starts a process, which prints word when it can be used. Any other output is an
-// error.
+// startDaemon starts a process that prints word when it is ready. Any other output is
+// an error.
 func startDaemon(cmd *exec.Cmd, word string) (*daemon, error) {
 	lifeline, err := cmd.StdinPipe()
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *daemon) Close() error {
 	d.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = d.cmd.Process.Kill() })
 	defer kill.Stop()
-	_ = d.cmd.Wait() // its exit status does not matter
+	_ = d.cmd.Wait() // the exit status is irrelevant
 	if d.closed != nil {
 		d.closed()
 	}

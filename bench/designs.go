@@ -7,17 +7,18 @@ import (
 	"path/filepath"
 )
 
-// A design is the way in which another library takes checkpoints, as its authors have published it:
-// in memory of the node, from where a process copies every tenth checkpoint to the second level
-// while the application continues. The benchmark's ranks and cp do what the library would do.
+// A design is another library's way of taking checkpoints, as its authors have
+// published it. Checkpoints go to memory of the node. A process copies every tenth
+// checkpoint to the second level while the application continues. The benchmark's ranks
+// and cp do the work of the library.
 type design struct {
 	local, second *side
-	dir           string    // of second
-	copying       *exec.Cmd // or nil
+	dir           string    // directory of second
+	copying       *exec.Cmd // nil if no copy is running
 }
 
-// designRows are applications with these designs: SCR's, where a checkpoint counts when a partner
-// has a copy of it, and VELOC's asynchronous mode.
+// designRows returns applications with the designs of SCR, where a checkpoint counts
+// when a partner has a copy of it, and of VELOC's asynchronous mode.
 func (b *testbed) designRows(a *application, second string) (rows []levelRow, err error) {
 	memory, err := b.env.memoryDir()
 	if err == nil {
@@ -44,7 +45,8 @@ func (b *testbed) designRows(a *application, second string) (rows []levelRow, er
 	return rows, nil
 }
 
-// designSide is the application's ranks with a directory for their checkpoints.
+// designSide returns a side with the application's ranks and a directory for their
+// checkpoints.
 func designSide(a *application, name, dir, suffix string) *side {
 	return &side{name: name, group: a.group, memory: true, path: func(rank, k int) string {
 		if k%everyLevel == everyLevel-1 { // the following checkpoints are written while this one is copied
@@ -54,7 +56,8 @@ func designSide(a *application, name, dir, suffix string) *side {
 	}}
 }
 
-// flush begins to copy the k-th checkpoint to the second level, after the copy before has ended.
+// flush starts to copy the k-th checkpoint to the second level, after the previous copy
+// has ended.
 func (d *design) flush(k int) error {
 	if err := d.wait(); err != nil {
 		return err

@@ -1,14 +1,15 @@
-// Package bench has the experiments of `nvmecr bench`. Each measures this project
-// and other file systems, its peers, on the machine or cluster that it runs on,
+// Package bench implements the experiments of `nvmecr bench`. Each experiment measures
+// nvmecr and other file systems, its peers, on the machine or cluster that it runs on,
 // and returns a [result.Result].
 //
-// Separate processes do the work ([workers]): ranks under the preload library, like
-// any application; raw ranks, each with one NVMe/TCP queue of our initiator; and the
-// two ends of the sockets baseline, which sends the payload over plain TCP. The
-// figures of different runs, or of different machines, cannot be compared. So all
-// sides of a comparison run within one experiment, in rounds: warm-up rounds, which
-// do not count, then rounds in which the sides take turns in a changing order.
+// Separate processes do the work ([workers]). Ranks under the preload library work like
+// any application. Raw ranks have one NVMe/TCP queue of nvmecr's initiator each. The
+// sockets baseline has two ends, and sends the payload over plain TCP.
 //
-// [Env] decides from the machine and the command line how much the experiments do.
-// An Env runs one experiment at a time.
+// Figures of different runs or different machines cannot be compared. So all sides of a
+// comparison run within one experiment. Warm-up rounds, which do not count, come first.
+// In the following rounds the sides take turns, in a changing order.
+//
+// [Env] derives the amount of work from the machine and the command line. An Env runs
+// one experiment at a time.
 package bench

@@ -14,9 +14,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// drilldown adds one optimisation after the other: it begins with a kernel file system, and goes on
-// with user space and a private namespace, metadata provenance, and hugeblocks. The same processes
-// use all of them, in turns.
+// drilldown adds one optimisation after another. It begins with a kernel file system,
+// and continues with user space and a private namespace, metadata provenance, and
+// hugeblocks. The same processes use all of these file systems in turns.
 func drilldown(ctx context.Context, e *Env) (*result.Result, error) {
 	if e.remote() || len(e.Config.Targets) > 0 {
 		return nil, errors.New("the steps are compared in memory of one machine: leave --target and --launch out, and do not start it through mpirun or srun")
@@ -55,15 +55,15 @@ func drilldown(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// drill collects the results of all ladders. A ladder is the sequence of steps for one number of
-// ranks and one size of pieces.
+// drill collects the results of all ladders. A ladder is the sequence of optimisations
+// for one number of ranks and one transfer size.
 type drill struct {
 	env  *Env
 	res  *result.Result
 	size nvmf.Bytes
 	bars result.Plot
 	best [3]float64  // the largest gain of each step over the one before; NaN: none
-	ends []ladderEnd // by size of pieces, with the most ranks
+	ends []ladderEnd // by transfer size, with the largest number of ranks
 }
 
 // ladderEnd is the first and the last step of a ladder.
@@ -74,8 +74,8 @@ type ladderEnd struct {
 	mib          float64
 }
 
-// ladder measures all steps with one number of ranks and the k-th size of pieces. The ladder with
-// the first size is plotted.
+// ladder measures all steps with one number of ranks and the k-th transfer size. The
+// ladder with the first size is plotted.
 func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k int) (err error) {
 	e := d.env
 	var b testbed
@@ -127,7 +127,7 @@ func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k in
 	return nil
 }
 
-// share returns the time after as a part of the time before, in pairs.
+// share returns the ratio of the times after to the times before, pair by pair.
 func share(before, after stats.Sample) (result.Measure, error) {
 	ratios, err := stats.Ratios(after, before)
 	if err != nil {
@@ -136,8 +136,8 @@ func share(before, after stats.Sample) (result.Measure, error) {
 	return result.Interval(ratios), nil
 }
 
-// sides starts the ranks and the file systems below them: the kernel file systems that this host
-// can have, and the steps.
+// sides starts the ranks and their file systems: the kernel file systems that this host
+// supports, and the steps.
 func (d *drill) sides(ctx context.Context, b *testbed) ([]*side, error) {
 	e := b.env
 	parts := nvmf.Bytes(e.Ranks * len(drillSteps))
@@ -170,7 +170,8 @@ func (d *drill) sides(ctx context.Context, b *testbed) ([]*side, error) {
 	return sides, nil
 }
 
-// kernelSide is the same processes on a kernel file system; nil if this host cannot have it.
+// kernelSide returns the same processes on a kernel file system, or nil if this host
+// does not support it.
 func (d *drill) kernelSide(ctx context.Context, b *testbed, c *workers.Group, kind string) (*side, error) {
 	l, err := b.env.startLoopback(ctx, kind, nvmf.Bytes(b.env.Ranks)*(3*d.size+64*nvmf.MiB))
 	if err != nil {
@@ -184,7 +185,7 @@ func (d *drill) kernelSide(ctx context.Context, b *testbed, c *workers.Group, ki
 	return s, err
 }
 
-// missing records, once, that a file system is missing.
+// missing records that a file system is missing, unless that is already recorded.
 func (d *drill) missing(kind string, why error) {
 	for _, m := range d.res.Missing {
 		if m.What == kind {

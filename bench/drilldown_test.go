@@ -17,8 +17,8 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// TestDrillRank lets two ranks write through all steps and through the kernel, and checks that each
-// step has the properties of its name.
+// TestDrillRank has two ranks write with all steps and through the kernel. It checks
+// that each step has the properties that its name states.
 func TestDrillRank(t *testing.T) {
 	const size, transfer = 1<<20 + 5, 32 << 10
 	dev, err := memdev.New(256*nvmf.MiB, 4096, memdev.Options{})

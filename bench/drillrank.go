@@ -24,24 +24,25 @@ import (
 type drillStep struct {
 	name      string
 	hugeblock nvmf.Bytes
-	each      bool // each write has a log record of its own: records are not coalesced
+	each      bool // each write has its own log record: records are not coalesced
 	whole     bool // fsync writes all metadata
 }
 
-// drillSteps are the steps in user space, in the order of the paper. Users cannot choose the first
-// two: they are options of microfs, not settings.
+// drillSteps are the steps in user space, in the order of the paper. The first two are
+// options of microfs that are not settings for users.
 var drillSteps = []drillStep{
 	{"+ user space, private namespace", 4 * nvmf.KiB, true, true},
 	{"+ metadata provenance", 4 * nvmf.KiB, false, false},
 	{"+ hugeblocks", 32 * nvmf.KiB, false, false},
 }
 
-// drillPath is the form in which a command names a step and a file of it.
+// drillPath returns the path by which a command names a file of a step.
 func drillPath(step, k int) string { return fmt.Sprintf("step:%d:ckpt.%d", step, k%2) }
 
-// DrillRank is a rank that writes checkpoints in its own process, without the preload: through
-// microfs with the options of a step, or through the kernel to a path. Its part of the namespace
-// has one file system for each step. It executes the commands write, mkdir and unlink.
+// DrillRank runs a rank that writes checkpoints in its own process, without the
+// preload. It writes through microfs with the options of a step, or through the kernel
+// to a path. Its part of the namespace has one file system for each step. It executes
+// the commands write, mkdir and unlink.
 func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) error {
 	runtime.LockOSThread() // the queue polls on this thread
 	place, err := store.ProcFromEnv(os.Getenv)
@@ -143,7 +144,7 @@ type drillFile interface {
 	Close() error
 }
 
-// write writes a checkpoint: open, write, fsync, close.
+// write writes a checkpoint, with open, write, fsync and close.
 func (r *drillRank) write(w drillWrite) (map[string]int64, error) {
 	var before, after unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
@@ -171,7 +172,7 @@ func (r *drillRank) write(w drillWrite) (map[string]int64, error) {
 	return map[string]int64{"user": after.Utime.Nano() - before.Utime.Nano(), "system": after.Stime.Nano() - before.Stime.Nano()}, nil
 }
 
-// open makes a file, or truncates it.
+// open creates or truncates a file.
 func (r *drillRank) open(path string) (drillFile, error) {
 	step, ok := strings.CutPrefix(path, "step:")
 	if !ok {

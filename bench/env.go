@@ -19,18 +19,20 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Env says what the experiments run on, and how much they do. Fields that are zero get values that
-// suit the machine when the first experiment runs.
+// An Env describes what the experiments run on, and how much they do. Zero fields get
+// values that suit the machine when the first experiment runs.
 type Env struct {
-	// Nvmecr, Bench and Rank are the paths of three programs: the two commands, and the rank in C.
+	// Nvmecr, Bench and Rank are the paths of three programs: the two commands, and the
+	// rank program in C.
 	Nvmecr, Bench, Rank string
 	// Under returns base with the preload and the settings of cfg, as for a job of `nvmecr run`.
 	Under func(cfg *config.Config, base []string) ([]string, error)
-	// Config has the settings of the store, and its targets. Without targets the benchmark starts
-	// one in memory, in a process of its own.
+	// Config has the settings of the store, and its targets. Without targets the
+	// benchmark starts a target process with a namespace in memory.
 	Config *config.Config
-	// RawTarget is a namespace that the raw side may overwrite. Without it, and without targets of
-	// the user, the benchmark's own target has another namespace for that.
+	// RawTarget is a namespace that the raw side may overwrite. If it is empty, and the
+	// user has named no targets, the benchmark's own target has another namespace for
+	// the raw side.
 	RawTarget string
 
 	// Ranks are started on this host, unless Launch or Agents is set.
@@ -42,42 +44,44 @@ type Env struct {
 	Size, Transfer nvmf.Bytes
 	// Count is the number of checkpoints that an application takes.
 	Count int
-	// Rounds is how often each side of a comparison does its work. Warm rounds come first and do
-	// not count.
+	// Rounds is the number of times that each side of a comparison does its work. Warm
+	// rounds come first and do not count.
 	Rounds, Warm int
-	// Fixed says that a report does not adapt Rounds to the time that it has.
+	// Fixed says that a report must not adapt Rounds to the available time.
 	Fixed bool
 	// Peers are directories of file systems to compare with.
 	Peers []Peer
-	// Fabric has the bandwidths for the model of large jobs. Without a bandwidth of its targets it
-	// is the paper's.
+	// Fabric has the bandwidths for the model of large jobs. If the bandwidth of its
+	// targets is 0, the paper's fabric is used.
 	Fabric model.Fabric
-	// SPDK is the directory of SPDK's programs; without it they are searched in PATH. SPDKTarget is
-	// a namespace of an SPDK target that may be overwritten; without it the benchmark starts a
-	// target.
+	// SPDK is the directory of SPDK's programs; if it is empty, PATH is searched.
+	// SPDKTarget is a namespace of an SPDK target that may be overwritten; if it is
+	// empty, the benchmark starts a target.
 	SPDK, SPDKTarget string
-	// IOR is the path of IOR; without it IOR is searched in PATH.
+	// IOR is the path of IOR; if it is empty, PATH is searched.
 	IOR string
-	// Names is the number of names with which the memory of an index is measured; 0: usualNames.
+	// Names is the number of names for measuring the memory of an index; 0 means
+	// usualNames.
 	Names int
 	// Quick leaves out everything that is not needed to see the ratios.
 	Quick bool
 
-	// Only names the one part of the goals to measure.
+	// Only is the name of the only part of the goals to measure.
 	Only string
 
 	// Progress is called with the current step and the finished part of the experiment, from 0 to
 	// 1. It may be nil.
 	Progress func(what string, part float64)
 
-	// Compute is the length of a compute phase; 0: 10 times that of a checkpoint.
+	// Compute is the length of a compute phase; 0 means 10 times that of a checkpoint.
 	Compute time.Duration
 
-	// until is the time after which no further part of the goals begins; zero: never.
+	// until is the time after which no further part of the goals begins; zero means
+	// never.
 	until time.Time
 
-	scratch string  // a directory for the duration of the run
-	claims  *claims // scratch, and directories elsewhere
+	scratch string  // directory for the duration of the run
+	claims  *claims // scratch, and directories in other places
 }
 
 // A Peer is a directory of another file system.
@@ -86,10 +90,10 @@ type Peer struct {
 	Dir  string
 }
 
-// block is the unit of sizes: a raw rank moves whole blocks.
+// block is the unit of sizes, since a raw rank transfers whole blocks.
 const block = 4 * nvmf.KiB
 
-// Check returns an error for the first invalid setting, which names its flag.
+// Check returns an error for the first invalid setting. The error names its flag.
 func (e *Env) Check() error {
 	for _, n := range []struct {
 		flag  string
@@ -126,7 +130,7 @@ func (e *Env) Check() error {
 	return nil
 }
 
-// Defaults. The rounds are few if the benchmark is to be quick.
+// Default values. There are few rounds if the benchmark is to be quick.
 const (
 	usualRanks    = 4
 	usualSize     = 128 * nvmf.MiB
@@ -136,15 +140,15 @@ const (
 	quickRounds   = 3
 )
 
-// DefaultConfig has the settings of the store if the user gives none. Each rank has files of its
-// own, like the ranks of the peers.
+// DefaultConfig returns the default settings of the store. Each rank has its own files,
+// like the ranks of the peers.
 func DefaultConfig() *config.Config {
 	c := config.Default()
 	c.View = config.ViewRank
 	return c
 }
 
-// complete sets the fields that are zero.
+// complete sets the zero fields.
 func (e *Env) complete() {
 	if e.Config == nil {
 		e.Config = DefaultConfig()
@@ -162,11 +166,11 @@ func (e *Env) complete() {
 	e.Transfer = min(e.Transfer, e.Size)
 }
 
-// whole returns the largest multiple of unit in n.
+// whole returns the largest multiple of unit that is at most n.
 func whole(n, unit nvmf.Bytes) nvmf.Bytes { return n - n%unit }
 
-// affordable returns the size of a checkpoint: wanted, or less if two namespaces and the memory of
-// the sockets baseline would take more than half of the free memory.
+// affordable returns the size of a checkpoint: wanted, or less if two namespaces and
+// the memory of the sockets baseline would take more than half of the free memory.
 func (e *Env) affordable(wanted nvmf.Bytes) nvmf.Bytes {
 	free := freeMemory()
 	for wanted > 8*nvmf.MiB && 3*e.namespace(wanted) > free/2 {
@@ -181,7 +185,7 @@ func (e *Env) namespace(size nvmf.Bytes) nvmf.Bytes {
 	return nvmf.Bytes(e.Ranks) * (2*size + 64*nvmf.MiB)
 }
 
-// freeMemory returns the memory that the kernel calls available; 1 GiB if it is not known.
+// freeMemory returns the available memory of the kernel, or 1 GiB if it is unknown.
 func freeMemory() nvmf.Bytes {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -196,7 +200,7 @@ func freeMemory() nvmf.Bytes {
 	return nvmf.GiB
 }
 
-// Open prepares the environment; Close undoes it.
+// Open prepares the environment. Close must be called afterwards.
 func (e *Env) Open(ctx context.Context) (err error) {
 	e.claims = &claims{}
 	if e.scratch, err = e.claims.in(os.TempDir()); err != nil {
@@ -236,7 +240,7 @@ func (e *Env) progress(what string, done, all int) {
 	}
 }
 
-// within returns an environment for the i-th of n parts.
+// within returns an environment that reports its progress as the i-th of n parts.
 func (e *Env) within(i, n int) *Env {
 	o := *e
 	if e.Progress != nil {
@@ -252,7 +256,7 @@ func (e *Env) with(ranks int) *Env {
 	return &o
 }
 
-// rankCount is a number of ranks for people.
+// rankCount returns a number of ranks as text.
 func rankCount(n int) string {
 	if n == 1 {
 		return "1 rank"
@@ -260,7 +264,8 @@ func rankCount(n int) string {
 	return fmt.Sprintf("%d ranks", n)
 }
 
-// base is the environment of processes: that of this process without nvmecr's settings and preload.
+// base returns the environment of child processes: that of this process without
+// nvmecr's settings and preload.
 func base() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -9,17 +9,17 @@ import (
 	"nvmecr/nvmf"
 )
 
-// GlusterFS as it is used on one host: a server with a brick, the network, and a client with FUSE.
-// The brick is in memory, like the namespace of our target. The benchmark uses neither the
-// management daemon nor a configuration of the host: two files contain what the daemon would make
-// of a volume.
+// GlusterFS on one host: a server with a brick, the network, and a client with FUSE.
+// The brick is in memory, like the namespace of nvmecr's target. The benchmark uses
+// neither the management daemon nor the configuration of the host. Two files have the
+// settings that the daemon would write for a volume.
 
-// glusterName is the peer's name.
+// glusterName is the name of the peer.
 const glusterName = "GlusterFS, a brick in memory"
 
-// glusterScript mounts memory at $1, and GlusterFS over $2 bytes of it. It has a network of its
-// own, in which nobody else reaches the server. The daemons end with this process, the first one of
-// its PID namespace.
+// glusterScript mounts memory at $1, and GlusterFS with $2 bytes of it. It runs in its
+// own network namespace, in which no other process reaches the server. The daemons end
+// with this process, which is the first process of its PID namespace.
 const glusterScript = `set -e
 mount --make-rprivate /
 mount -t proc proc /proc

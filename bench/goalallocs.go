@@ -15,13 +15,14 @@ import (
 	"nvmecr/posixshim"
 )
 
-// allocationsAllowed is the number per call that counts as none: another part of the process may
-// allocate during a thousand calls.
+// allocationsAllowed is the number of allocations for each call that counts as none,
+// since other parts of the process may allocate during a thousand calls.
 const allocationsAllowed = 0.05
 
-// allocations measures the allocations of a call on the steady path. A rank cannot count them, so
-// they are counted in this process, through all layers of nvmecr but the C: POSIX, the file system,
-// the initiator, and a target in another process.
+// allocations measures the allocations of calls on the data path. They are counted in
+// this process, since a rank cannot count them. The calls go through all layers of
+// nvmecr except the C library: POSIX, the file system, the initiator, and a target in
+// another process.
 func (g *goalRun) allocations(ctx context.Context) (err error) {
 	const length = 256 * nvmf.MiB
 	e := g.with(1)
@@ -79,7 +80,7 @@ func (g *goalRun) allocationsOf(p *posixshim.Process, size nvmf.Bytes) error {
 	}
 	var before, after runtime.MemStats
 	for i := range calls + 2*pieces {
-		if i == 2*pieces { // every piece has been written before
+		if i == 2*pieces { // every piece was written before
 			runtime.ReadMemStats(&before)
 		}
 		if err := turn(i); err != nil {

@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// calls measures the cost of single calls: on files outside of the mount, in whole programs, and on
-// files of nvmecr.
+// calls measures the cost of single calls: on files outside the mount, in whole
+// programs, and on files of nvmecr.
 func (g *goalRun) calls(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{g.callsOutside, g.programs, g.callsOnOurs} {
 		if err := part(ctx); err != nil {
@@ -23,12 +23,12 @@ func (g *goalRun) calls(ctx context.Context) error {
 	return nil
 }
 
-// memoryOf is a namespace in the memory of the rank.
+// memoryOf returns a namespace in the memory of the rank.
 func memoryOf(size nvmf.Bytes) []nvmf.TransportID {
 	return []nvmf.TransportID{{Transport: nvmf.Mem, Size: size}}
 }
 
-// call lets a single rank make a call count times and returns the seconds of one.
+// call has a single rank make a call count times, and returns the seconds for each.
 func call(ctx context.Context, c *workers.Group, what string, count int, size nvmf.Bytes, path string) (float64, error) {
 	r, err := c.DoAll(ctx, fmt.Sprintf("call %s %d %d %s", what, count, uint64(size), path))
 	if err != nil {
@@ -37,9 +37,9 @@ func call(ctx context.Context, c *workers.Group, what string, count int, size nv
 	return r[0].Time("body").Seconds() / float64(count), nil
 }
 
-// How often calls outside of the mount are made for a sample. There are pairsEach samples for each
-// round with each of several pairs of processes: two processes differ, by the place of their code
-// and stacks, as much as the values to be measured.
+// callsEach is the number of calls outside the mount for a sample. For each round there
+// are pairsEach samples with each of several pairs of processes. Two processes differ,
+// through the placement of their code and stacks, as much as the values to be measured.
 const (
 	callsEach = 10_000
 	pairsEach = 3
@@ -54,10 +54,11 @@ type outside struct {
 	start func(e *Env, ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error)
 }
 
-// callsOutside measures what the preload adds to a call on a file outside of the mount: the same
-// rank on the same core, with and without the preload, in turns. A second pair has a rank with its
-// partition mounted, and so with threads of the runtime. The kernel and the C library do more for a
-// process with several threads, so the plain rank of this pair has a second thread.
+// callsOutside measures how much longer a call on a file outside the mount takes under
+// the preload. The same rank runs on the same core, with and without the preload, in
+// turns. The rank of a second pair has mounted its partition, and so has threads of the
+// runtime. The kernel and the C library do more work for a process with several
+// threads, so the plain rank of this pair has a second thread.
 func (g *goalRun) callsOutside(ctx context.Context) error {
 	for _, w := range []outside{
 		{"under the preload costs more by", false, (*Env).preloaded},
@@ -118,7 +119,8 @@ func (g *goalRun) pairsOutside(ctx context.Context, w outside, names []string, p
 	return nil
 }
 
-// preloaded starts a rank under the preload that never uses the mount, and a plain one.
+// preloaded starts a rank under the preload that never uses the mount, and a plain
+// rank.
 func (e *Env) preloaded(ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error) {
 	env, err := e.Under(e.Config, base())
 	if err != nil {
@@ -133,7 +135,8 @@ func (e *Env) preloaded(ctx context.Context) (ours, plain *workers.Group, end io
 	return ours, plain, closer(func() error { return errors.Join(ours.Stop(), plain.Stop()) }), nil
 }
 
-// mountedBeside starts a rank with its partition mounted, and a plain one with a second thread.
+// mountedBeside starts a rank with its partition mounted, and a plain rank with a
+// second thread.
 func (e *Env) mountedBeside(ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error) {
 	a, err := e.startApplication(ctx, memoryOf(64*nvmf.MiB), pinned+"=0")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// copies measures what copies in the background cost an application: second copies, and shards.
+// copies measures how much copies in the background, second copies and shards, slow an
+// application down.
 func (g *goalRun) copies(ctx context.Context) error {
 	for _, how := range []struct {
 		copies  string
@@ -26,12 +27,12 @@ func (g *goalRun) copies(ctx context.Context) error {
 	return nil
 }
 
-// copiesOf measures one kind of copies. The targets have a core of their own, as in level2.
+// copiesOf measures one kind of copies. The targets have their own core, as in level2.
 func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err error) {
 	e := g.with(max(1, cores()-1))
 	var t *target
 	err = aside(func() (err error) {
-		memory := make([]string, targets+2) // two are for raw reads and writes
+		memory := make([]string, targets+2) // two for raw reads and writes
 		for i := range memory {
 			memory[i] = fmt.Sprintf("mem:%d", uint64(e.namespace((2*rebuiltSizes+2)*e.Size))) // half of it is for copies
 		}
@@ -61,12 +62,13 @@ func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err er
 }
 
 // rebuiltSizes is the size of the checkpoint that is copied back, in checkpoints of the
-// application. It is large because all data of a target is copied back after the target was lost.
+// application. It is large because all data of a target is copied back after the target
+// was lost.
 const rebuiltSizes = 4
 
-// rebuilds copies a checkpoint back to the store. For comparison it reads the same amount from one
-// target and writes it to another one, one after the other. The time to copy back a checkpoint of
-// one transfer is the start of the command, and is subtracted.
+// rebuilds copies a checkpoint back to the store. For comparison, it reads the same
+// amount from one target and then writes it to another one. The time for a checkpoint
+// of one transfer is the start-up time of the command, and is subtracted.
 func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.TransportID) error {
 	large, small := *l, *l
 	large.set.size, small.set.size, small.keep = rebuiltSizes*l.set.size, l.set.transfer, 2
@@ -100,7 +102,7 @@ func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.Tran
 		return err
 	}
 	amount := float64(length / nvmf.MiB)
-	g.add(result.Goal{ // reads and writes overlap, so their sum is no ceiling
+	g.add(result.Goal{ // reads and writes overlap, so the sum of their times is not a ceiling
 		What: "a checkpoint that was " + l.verb() + " is copied back, beside reading one target and writing another one, each alone", Limit: rebuildRate, Unit: result.Ratio,
 		Measured: result.Interval(ratios), Beside: fmt.Sprintf("%s of %s, once the command has started, which takes %s",
 			mibPerSecond.Format(result.Per(amount, rebuilt).Value), mibPerSecond.Full(result.Per(amount, raw).Value), result.Duration.Full(starts.Median())),
@@ -108,9 +110,10 @@ func (l *levelRun) rebuilds(ctx context.Context, g *goalRun, targets []nvmf.Tran
 	return nil
 }
 
-// rawCopy reads length bytes from the first target, and then writes as many to the second one. It
-// deallocates the bytes of the second target first. The space of a removed checkpoint in the store
-// is deallocated as well, and a target in memory then has to allocate memory again.
+// rawCopy reads length bytes from the first target, and then writes as many to the
+// second one. It first deallocates these bytes on the second target: the space of a
+// removed checkpoint in the store is deallocated as well, and a target in memory then
+// has to allocate memory again.
 func rawCopy(ctx context.Context, targets []nvmf.TransportID, length nvmf.Bytes) (seconds float64, err error) {
 	for i, op := range []nvmf.Opcode{nvmf.Read, nvmf.Write} {
 		err := withDevice(ctx, targets[i], func(dev nvmf.Device) error {

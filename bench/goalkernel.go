@@ -11,13 +11,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// beyondXFS is the goal for the bandwidth, as a multiple of that of XFS, if both are on a file in
-// memory.
+// beyondXFS is the goal for the bandwidth as a multiple of the bandwidth of XFS, if
+// both are on a file in memory.
 const beyondXFS = 1.5
 
-// kernel compares checkpoints with those on kernel file systems, all on media in memory. The
-// namespace of nvmecr is a file, like the image of a loop device. Another row has the same
-// comparison over NVMe/TCP, a network that the kernel file systems do not use.
+// kernel compares checkpoints with those on kernel file systems, all on media in
+// memory. The namespace of nvmecr is a file, like the image of a loop device. Another
+// row has the same comparison with nvmecr over NVMe/TCP, a network that the kernel file
+// systems do not use.
 func (g *goalRun) kernel(ctx context.Context) (err error) {
 	b, err := g.testbed(ctx, g.Size)
 	if err != nil {

@@ -19,28 +19,29 @@ import (
 
 // Limits for the costs of a second level.
 const (
-	drainSlows  = 0.05 // checkpoints, while one is drained
-	drainTakes  = 0.01 // of computing
-	restoreRate = 0.9  // of reading the directory alone
+	drainSlows  = 0.05 // part by which checkpoints take longer while one is drained
+	drainTakes  = 0.01 // part of the compute time that draining takes
+	restoreRate = 0.9  // share of the rate of only reading the directory
 )
 
-// drained is the pattern of the checkpoints that go to the second level. Timed checkpoints do not.
+// drained is the pattern of the checkpoints that go to the second level. Checkpoints
+// that are timed do not match it.
 const drained = "drained.{step}.*"
 
-// A levelRun is an application with a store, and with a slow directory as second level.
+// A levelRun is an application with a store, and a slow directory as its second level.
 type levelRun struct {
 	*Env
 	a    *application
-	dir  string // of the store on the second level; "": checkpoints are copied to other targets
+	dir  string // directory of the store on the second level; empty if checkpoints are copied to other targets
 	set  work   // the work of a checkpoint that is drained
 	w    work   // the work of a checkpoint that is not drained
-	keep int    // how many drained checkpoints are kept
+	keep int    // number of drained checkpoints to keep
 }
 
-// level2 measures what a second level costs an application, and how fast a checkpoint is restored
-// from it.
+// level2 measures how much a second level slows an application down, and how fast a
+// checkpoint is restored from it.
 func (g *goalRun) level2(ctx context.Context) (err error) {
-	e := g.with(max(1, cores()-1)) // leaves a core to the target and the directory
+	e := g.with(max(1, cores()-1)) // leaves one core for the target and the directory
 	var b *testbed
 	err = aside(func() (err error) {
 		b, err = e.testbed(ctx, 2*e.Size)
@@ -79,7 +80,7 @@ func (b *testbed) levelRun(ctx context.Context) (*levelRun, error) {
 	return e.levels(a, filepath.Join(dir, storeName)), nil
 }
 
-// levels is the application with checkpoints that go to dir.
+// levels returns the application with checkpoints that go to dir.
 func (e *Env) levels(a *application, dir string) *levelRun {
 	return &levelRun{
 		Env: e, a: a, dir: dir, keep: 1, set: work{size: e.Size, transfer: e.Transfer},
@@ -87,7 +88,7 @@ func (e *Env) levels(a *application, dir string) *levelRun {
 	}
 }
 
-// verb is the word for what is done with a checkpoint.
+// verb returns the word for what is done with a checkpoint, for messages.
 func (l *levelRun) verb() string {
 	switch data, _ := l.a.cfg.Copies.Shards(); {
 	case l.dir != "":
@@ -98,10 +99,10 @@ func (l *levelRun) verb() string {
 	return "copied to another target"
 }
 
-// drainedFile is the name of a rank's file of the k-th drained checkpoint.
+// drainedFile returns the name of a rank's file of the k-th drained checkpoint.
 func drainedFile(rank, k int) string { return fmt.Sprintf("drained.%d.%d", k, rank) }
 
-// sets is the application's side for drained checkpoints.
+// sets returns the application's side for drained checkpoints.
 func (l *levelRun) sets() *side {
 	return &side{name: "drained", group: l.a.group, path: func(rank, k int) string { return path.Join(l.a.cfg.Mount, drainedFile(rank, k)) }}
 }
@@ -112,13 +113,14 @@ func (l *levelRun) remove(ctx context.Context, k int) error {
 	return err
 }
 
-// levelSteps has the work of the application while a checkpoint is drained, or while none is.
+// levelSteps has the work of the application while a checkpoint is drained, or while
+// none is.
 type levelSteps struct{ turns, seconds stats.Sample }
 
 // levelPhase is the length of a compute phase.
 const levelPhase = 50 * time.Millisecond
 
-// step is a compute phase and a checkpoint.
+// step runs a compute phase and writes a checkpoint.
 func (l *levelRun) step(ctx context.Context, k int) (turns, seconds float64, err error) {
 	r, err := l.a.group.DoAll(ctx, fmt.Sprintf("compute %d", levelPhase.Nanoseconds()))
 	if err != nil {
@@ -128,9 +130,9 @@ func (l *levelRun) step(ctx context.Context, k int) (turns, seconds float64, err
 	return float64(r.Sum("turns")), w.Span().Seconds(), err
 }
 
-// background measures steps with and without a checkpoint that is being drained. The draining
-// process of `nvmecr run` waits some seconds to make sure that the checkpoint is complete: the
-// steps of this time count as steps without draining.
+// background measures steps while a checkpoint is drained, and while none is. The
+// draining process of `nvmecr run` waits some seconds to make sure that the checkpoint
+// is complete. Steps in this time count as steps without draining.
 func (l *levelRun) background(ctx context.Context, g *goalRun) error {
 	var slower, less, steps, took, share stats.Sample
 	for round := range 1 + l.Rounds {
@@ -153,11 +155,11 @@ func (l *levelRun) background(ctx context.Context, g *goalRun) error {
 	return nil
 }
 
-// drainTook has the duration of a drain, and the processor time that it may have taken from others,
-// in seconds.
+// drainTook has the duration of a drain in seconds, and the processor time that it may
+// have taken from other processes.
 type drainTook struct{ seconds, awake float64 }
 
-// drainOne writes a checkpoint and lets it be drained.
+// drainOne writes a checkpoint that is then drained.
 func (l *levelRun) drainOne(ctx context.Context, k int) (with, without levelSteps, took drainTook, err error) {
 	if _, err := l.sets().write(ctx, l.set, k); err != nil {
 		return with, without, took, err
@@ -239,8 +241,8 @@ func (l *levelRun) startDrain(k int) (*drain, error) {
 	return d, nil
 }
 
-// draining returns the state of a drain by the directories that exist while a checkpoint is
-// drained, and afterwards.
+// draining returns a function that determines the state of a drain from the directories
+// that exist during a drain and afterwards.
 func draining(dir, name string) func() drainState {
 	there := func(path string) bool {
 		_, err := os.Stat(path)
@@ -257,7 +259,7 @@ func draining(dir, name string) func() drainState {
 	}
 }
 
-// failed returns why the process has ended, nil if it runs.
+// failed returns the error with which the process has ended, or nil if it is running.
 func (d *drain) failed() error {
 	select {
 	case err := <-d.done:
@@ -284,8 +286,8 @@ func (a *application) tool(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// restores restores the checkpoint from the second level, in turns with as many processes that only
-// read it there.
+// restores restores the checkpoint from the second level, in turns with as many
+// processes that only read it there.
 func (l *levelRun) restores(ctx context.Context, g *goalRun) (err error) {
 	k := l.Rounds // the last drained checkpoint
 	plain, err := l.startGroup(ctx, base(), l.Env.Rank)
@@ -315,8 +317,8 @@ func (l *levelRun) restores(ctx context.Context, g *goalRun) (err error) {
 		float64(l.Ranks)*float64(l.set.size)/float64(nvmf.MiB), "MiB/s")
 }
 
-// restore restores the checkpoint from a level while no rank runs, as before a job. It checks that the
-// checkpoint is complete, and removes it from the store.
+// restore restores the checkpoint from a level while no rank runs, as before a job. It
+// checks that the checkpoint is complete, and removes it from the store.
 func (l *levelRun) restore(ctx context.Context, from string, k int) (took time.Duration, err error) {
 	if err := l.a.group.Stop(); err != nil {
 		return 0, err

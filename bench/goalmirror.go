@@ -19,8 +19,8 @@ const mibPerSecond result.Unit = "MiB/s"
 
 // Limits for the cost of mirrored targets, and for the rate of a rebuild.
 const (
-	mirrorCosts = 2.1 // times a checkpoint on one target
-	rebuildRate = 0.8 // of reading one target and of writing the other one, each alone
+	mirrorCosts = 2.1 // times the duration of a checkpoint on one target
+	rebuildRate = 0.8 // share of the rate of reading one target and writing the other one, each alone
 )
 
 // A mirrorRun has a mirror on two targets, and a plain namespace on a third one.
@@ -30,7 +30,8 @@ type mirrorRun struct {
 	targets [3]*target // home, partner, plain
 }
 
-// mirror measures what a mirror costs a rank's checkpoints, and how fast a lost side is rebuilt.
+// mirror measures how much a mirror slows a rank's checkpoints down, and how fast a
+// lost side is rebuilt.
 func (g *goalRun) mirror(ctx context.Context) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -54,7 +55,7 @@ func (g *goalRun) mirror(ctx context.Context) (err error) {
 	return m.rebuild(ctx, half)
 }
 
-// open opens the mirror; a side may be left out.
+// open opens the mirror. One side may be missing.
 func (m *mirrorRun) open(ctx context.Context) (nvmf.Device, error) {
 	var dials [2]mirror.Dial
 	for s := range dials {
@@ -116,8 +117,8 @@ func (m *mirrorRun) checkpoints(ctx context.Context, half nvmf.Bytes) error {
 	return nil
 }
 
-// rebuild copies one side to the other one, which has other bytes, and reads and writes as many
-// bytes without a mirror for comparison.
+// rebuild copies one side to the other one, which has other data. For comparison it
+// reads and writes the same amount without a mirror.
 func (m *mirrorRun) rebuild(ctx context.Context, half nvmf.Bytes) error {
 	var sides [2]mirror.Side
 	for s := range sides {
@@ -156,7 +157,7 @@ func (m *mirrorRun) rebuild(ctx context.Context, half nvmf.Bytes) error {
 		return err
 	}
 	amount := float64(half / nvmf.MiB)
-	m.add(result.Goal{ // reads and writes overlap, so their sum is no ceiling
+	m.add(result.Goal{ // reads and writes overlap, so the sum of their times is not a ceiling
 		What: "a lost side of a mirror is copied, beside reading one target and writing the other one, each alone", Limit: rebuildRate, Unit: result.Ratio, Measured: result.Interval(ratios),
 		Beside: fmt.Sprintf("%s of %s", mibPerSecond.Format(result.Per(amount, ours).Value), mibPerSecond.Full(result.Per(amount, theirs).Value)),
 	})

@@ -11,31 +11,31 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ourCall is a call on a file of nvmecr. It is made count times on a file or directory of this
-// name, and has a limit.
+// ourCall is a call on a file of nvmecr. It is made count times on a file or directory
+// of the given name.
 type ourCall struct {
 	what  string
 	call  string // command of the rank
 	name  string
 	count int
 	size  nvmf.Bytes
-	limit float64 // seconds; 0: there is no goal
+	limit float64 // limit in seconds; 0 means that there is no goal
 }
 
 // manyNames is the number of names in the directory that is read.
 const manyNames = 100_000
 
-// Two namespaces in memory. One is so small that all of it is written to, so that its pages exist,
-// before anything is timed. The other one is so large that its metadata has space for that many
-// names; little of it is used.
+// Sizes of two namespaces in memory. The first one is so small that all of it is
+// written before anything is timed, so that its pages exist. The second one is so large
+// that its metadata has space for manyNames. Little of it is used.
 const (
 	oursSize  = 256 * nvmf.MiB
 	namesSize = 4 * nvmf.GiB
 )
 
-// callsOnOurs measures calls on a namespace in the rank's own memory, where only the software of
-// nvmecr takes time. It compares them with calls on tmpfs by the same process, and streams with
-// plain calls.
+// callsOnOurs measures calls on a namespace in the rank's own memory, where only
+// nvmecr's software takes time. It compares them with calls of the same process on
+// tmpfs. It also compares stdio streams with plain calls.
 func (g *goalRun) callsOnOurs(ctx context.Context) (err error) {
 	dir, err := g.memoryDir()
 	if err != nil {

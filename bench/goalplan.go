@@ -59,7 +59,8 @@ func (g *goalRun) plan(context.Context) error {
 	return nil
 }
 
-// largeSite is a site of racks with two power lines each, and a job on all of its nodes.
+// largeSite returns a site of racks with two power lines each, and a job on all of its
+// nodes.
 func largeSite() (conf, inventory []byte, job placement.Job) {
 	var net, inv strings.Builder
 	inv.WriteString("version: 1\nfailure-domains: [power, switch]\nnodes:\n")

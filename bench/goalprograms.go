@@ -17,9 +17,10 @@ import (
 	"nvmecr/bench/stats"
 )
 
-// programs measures what the preload costs programs that use no files of nvmecr: one that makes
-// many short calls, and one that starts others and computes. They run on one core, because the
-// choice of a core makes more difference than the preload.
+// programs measures how much the preload slows down programs that use no files of
+// nvmecr: one that makes many short calls, and one that starts other programs and
+// computes. They run on one core, because the choice of a core makes more difference
+// than the preload.
 func (g *goalRun) programs(ctx context.Context) (err error) {
 	runtime.LockOSThread() // programs inherit the affinity of this thread
 	defer runtime.UnlockOSThread()
@@ -38,7 +39,7 @@ func (g *goalRun) programs(ctx context.Context) (err error) {
 	for _, p := range []struct {
 		what   string
 		make   func(g *goalRun, dir string) (argv []string, why string, err error)
-		rounds int // for each round of the benchmark
+		rounds int // number of runs for each round of the benchmark
 	}{
 		{"ls -R", (*goalRun).manyFiles, 8},
 		{"a compile", (*goalRun).source, 3},
@@ -119,7 +120,7 @@ func timeProgram(ctx context.Context, argv, env []string) (wall, processor float
 	return wall, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), nil
 }
 
-// manyFiles makes a tree in dir for ls.
+// manyFiles creates a directory tree for ls in dir.
 func (g *goalRun) manyFiles(dir string) (argv []string, why string, err error) {
 	directories, files := 500, 100
 	if g.Quick {
@@ -153,7 +154,7 @@ const function = `double f%[1]d(const double *a, int n)
 }
 `
 
-// source makes a source in dir for the compiler.
+// source creates a source file for the compiler in dir.
 func (g *goalRun) source(dir string) (argv []string, why string, err error) {
 	compiler, err := exec.LookPath("cc")
 	if err != nil {

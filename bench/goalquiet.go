@@ -12,16 +12,17 @@ import (
 	"nvmecr/nvmf"
 )
 
-// watched is the least time for which the runtime's threads are watched, over all phases: longer
-// than the interval of periodic work such as keep-alives. A phase is much shorter, so that other
-// load of the machine affects both sides equally.
+// watched is the minimum time of observing the runtime's threads, over all phases. It
+// is longer than the interval of periodic work such as keep-alives. A phase is much
+// shorter, so that other load of the machine affects both sides equally.
 const (
 	watched = 20 * time.Second
 	phase   = 500 * time.Millisecond
 )
 
-// quiet measures what an idle runtime takes from a compute phase: the same loop, pinned to the same
-// core, with and without the runtime, in turns. The runtime's threads are watched meanwhile.
+// quiet measures how much processor time an idle runtime takes from a compute phase.
+// The same loop runs on the same core, with and without the runtime, in turns.
+// Meanwhile the runtime's threads are observed.
 func (g *goalRun) quiet(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, 32*nvmf.MiB)
@@ -70,8 +71,8 @@ func (g *goalRun) quiet(ctx context.Context) (err error) {
 	return nil
 }
 
-// losses returns the part of the turns of a compute loop that a rank under nvmecr loses beside a
-// plain one, pair by pair.
+// losses returns the part of its compute loop's turns that a rank under nvmecr loses
+// compared with a plain rank, pair by pair.
 func (e *Env) losses(ctx context.Context, ours, plain *workers.Group) (lost stats.Sample, err error) {
 	rounds := int(watched/(2*phase)) + 1
 	if e.Quick {

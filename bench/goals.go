@@ -12,8 +12,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// goals measures the project's goals on one machine, quickly: all sides use memory of this host,
-// and the ranks are its processes.
+// goals measures the project's goals on one machine in a short time. All sides use
+// memory of this host, and the ranks are processes on this host.
 func goals(ctx context.Context, e *Env) (*result.Result, error) {
 	if e.remote() {
 		return nil, errors.New("the goals are about one machine: leave --launch out, and do not start it through mpirun or srun")
@@ -70,7 +70,7 @@ var goalParts = []struct {
 	{"spdk-driver", (*goalRun).spdkDriver},
 }
 
-// GoalParts returns the names that Env.Only may have.
+// GoalParts returns the valid values of Env.Only.
 func GoalParts() []string {
 	var names []string
 	for _, part := range goalParts {
@@ -101,8 +101,8 @@ func goalsOf(run func(context.Context, *Env) (*result.Result, error)) func(*goal
 
 func (g *goalRun) add(goal result.Goal) { g.res.Goals = append(g.res.Goals, goal) }
 
-// ratio adds a goal for a share of a ceiling's rate, from the times of both sides for the same
-// amount, round by round.
+// ratio adds a goal for the share of a ceiling's rate. It computes the share from the
+// times of both sides for the same amount, round by round.
 func (g *goalRun) ratio(what string, limit float64, ours, theirs stats.Sample, amount float64, unit result.Unit) error {
 	ratios, err := stats.Ratios(theirs, ours)
 	if err != nil {
@@ -121,7 +121,8 @@ func (g *goalRun) absent(goal result.Goal, why string) {
 	g.add(goal)
 }
 
-// bandwidth compares checkpoints and recovery, of all ranks and of one, with raw queues.
+// bandwidth compares checkpoints and recovery with raw queues, for all ranks and for
+// one rank.
 func (g *goalRun) bandwidth(ctx context.Context) error {
 	for _, ranks := range []int{g.Ranks, 1} {
 		for _, c := range []struct {
@@ -130,7 +131,7 @@ func (g *goalRun) bandwidth(ctx context.Context) error {
 		}{{"data-checksum=on", "data checksums", 0.90, 0.90}, {"data-checksum=off", "no data checksums", 0.93, 0.97}} {
 			what := fmt.Sprintf("%s, %s, %s pieces", rankCount(ranks), c.name, g.Transfer)
 			e := g.with(ranks)
-			if ranks == 1 { // as much data as of all ranks: otherwise the measurement would be too short
+			if ranks == 1 { // as much data as all ranks have: otherwise the measurement would be too short
 				e.Size *= nvmf.Bytes(g.Ranks)
 			}
 			if err := e.writeAndRecover(ctx, g, what, c.setting, c.write, c.read); err != nil {
@@ -158,7 +159,7 @@ func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting str
 		return nil
 	}
 	total := float64(e.Ranks) * float64(e.Size) / float64(nvmf.MiB)
-	app, half := a.side("nvmecr"), *e // more turns of half the length give narrower intervals
+	app, half := a.side("nvmecr"), *e // more rounds of half the length give narrower intervals
 	half.Rounds = 2*e.Rounds + 1
 	w := work{size: max(e.Size/2/e.Transfer, 1) * e.Transfer, transfer: e.Transfer}
 	took, err := half.inTurns(ctx, "checkpoints, "+what, w, false, app, raw)
@@ -200,7 +201,7 @@ func (g *goalRun) raw(ctx context.Context) error {
 	return nil
 }
 
-// latency compares one write with a raw one.
+// latency compares the latency of a write with that of a raw write.
 func (g *goalRun) latency(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, e.Size)
@@ -249,15 +250,16 @@ func (g *goalRun) latency(ctx context.Context) (err error) {
 	return nil
 }
 
-// Polling has to adapt: a rank with a core of its own hardly ever sleeps while it waits, and one of
-// more ranks than cores sleeps rather than poll while another rank could compute. Values in between
-// occur by chance.
+// Polling has to adapt to the load. A rank with its own core hardly ever sleeps while
+// it waits. If there are more ranks than cores, a rank sleeps instead of polling while
+// another rank could compute. Values between these limits occur by chance.
 const (
 	sleepsAlone   = 0.1
 	sleepsCrowded = 0.5
 )
 
-// sleeps returns how often in a call the calling thread slept, round by round.
+// sleeps returns the number of times that the calling thread slept in a call, round by
+// round.
 func sleeps(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
@@ -293,7 +295,8 @@ func (g *goalRun) creates(ctx context.Context) (err error) {
 // manyRanks are the numbers of ranks to measure.
 var manyRanks = []int{1, 2, 4, 8, 16, 32}
 
-// ranks measures all ranks together if there are more of them than cores.
+// ranks measures the bandwidth of all ranks together if there are more ranks than
+// cores.
 func (g *goalRun) ranks(ctx context.Context) error {
 	rates := make(map[int]stats.Sample)
 	size, crowd := g.Size/4, 0
@@ -344,7 +347,7 @@ func (g *goalRun) ranks(ctx context.Context) error {
 	return nil
 }
 
-// aggregate returns rounds of checkpoints by all ranks.
+// aggregate returns rounds of checkpoints of all ranks.
 func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []workers.Round, err error) {
 	b, err := e.testbed(ctx, size)
 	if err != nil {
@@ -363,7 +366,7 @@ func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []workers.
 	return took[app].write, nil
 }
 
-// memory measures how much memory a million writes occupy.
+// memory measures the memory that a million writes occupy.
 func (g *goalRun) memory(ctx context.Context) (err error) {
 	e := g.with(1)
 	b, err := e.testbed(ctx, 256*nvmf.MiB)

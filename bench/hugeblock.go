@@ -14,9 +14,9 @@ import (
 // hugeblocks are the sizes to measure.
 var hugeblocks = []nvmf.Bytes{4 * nvmf.KiB, 8 * nvmf.KiB, 16 * nvmf.KiB, 32 * nvmf.KiB, 64 * nvmf.KiB, 128 * nvmf.KiB, 256 * nvmf.KiB, nvmf.MiB, 4 * nvmf.MiB}
 
-// hugeblock writes the same checkpoints with hugeblocks of several sizes. A store has one size, so
-// each size is a store of its own, formatted in turns on the same targets. The order of the sizes
-// changes from round to round.
+// hugeblock writes the same checkpoints with hugeblocks of several sizes. A store has
+// one hugeblock size, so each size has its own store, formatted in turns on the same
+// targets. The order of the sizes changes from round to round.
 func hugeblock(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
@@ -60,7 +60,8 @@ func hugeblock(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, nil
 }
 
-// withHugeblock formats the store and writes checkpoints. The first one is not timed.
+// withHugeblock formats the store and writes checkpoints. The first checkpoint is not
+// timed.
 func (b *testbed) withHugeblock(ctx context.Context, size nvmf.Bytes, repeats int) (took []workers.Round, memory float64, ranks int, err error) {
 	a, err := b.env.startApplication(ctx, b.store, fmt.Sprintf("hugeblock=%d", uint64(size)))
 	if err != nil {

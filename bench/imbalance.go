@@ -71,7 +71,8 @@ func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// imbalanceOf returns the variation and the fullest target of a placement.
+// imbalanceOf returns the coefficient of variation of the loads, and the load of the
+// fullest target, of a placement.
 func imbalanceOf(p model.Placement, ranks, trials int) (variation, fullest result.Measure) {
 	var cv, full stats.Sample
 	if p.Name == model.Plan.Name {
@@ -88,7 +89,8 @@ func imbalanceOf(p model.Placement, ranks, trials int) (variation, fullest resul
 	return result.Middle(cv), result.Middle(full)
 }
 
-// sharingTable shows how many ranks lose their data with their rack.
+// sharingTable returns a table of the number of ranks that lose their data together
+// with their rack.
 func sharingTable(ranks []int, trials int) (result.Table, error) {
 	t := result.Table{Title: "Ranks with their data in their own rack", Rows: "ranks",
 		Columns: []result.Column{{Name: "plan", Unit: result.Percent}, {Name: "round robin", Unit: result.Percent}, {Name: "hash ranges", Unit: result.Percent}},

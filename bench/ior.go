@@ -19,13 +19,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ior is IOR, the benchmark of parallel file systems (github.com/hpc/ior), if it is installed. It
-// does the work of our rank in the same directories, so that a reader need not trust our rank.
+// ior is IOR, the benchmark of parallel file systems (github.com/hpc/ior). If it is
+// installed, it does the work of the benchmark's rank in the same directories, so that
+// a reader need not trust that rank.
 type ior struct {
 	env     *Env
 	launch  []string // starts one process for each rank
 	program string
-	extra   []string // environment for our launcher
+	extra   []string // additional environment for the launcher
 }
 
 // findIOR returns IOR with its launcher, or the reason why there is none.
@@ -54,28 +55,29 @@ func (e *Env) findIOR() (*ior, error) {
 	return x, nil
 }
 
-// likeOurRanks makes Open MPI start processes as a group does: more than there are cores if
-// necessary, and not bound to one. Open MPI 5 reads the variables of PRRTE. Other launchers do so
-// by default.
+// likeOurRanks returns variables that make Open MPI start processes as a group does:
+// more than there are cores if necessary, and without binding to cores. Open MPI 5
+// reads the variables of PRRTE. Other launchers do so by default.
 func likeOurRanks() []string {
 	env := []string{
 		"OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_hwloc_base_binding_policy=none",
 		"PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", "PRTE_MCA_hwloc_default_binding_policy=none",
 	}
-	if os.Geteuid() == 0 { // the user runs the benchmark as root
+	if os.Geteuid() == 0 { // the benchmark runs as root
 		env = append(env, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 	}
 	return env
 }
 
-// An iorError is a failure of IOR. The rest can be measured without it.
+// An iorError is a failure of IOR. Everything else can be measured without IOR.
 type iorError struct{ error }
 
 // Unwrap returns the cause.
 func (e *iorError) Unwrap() error { return e.error }
 
-// move lets IOR write a file of each rank in dir, including fsync, or read it in new processes and
-// remove it. It returns IOR's MiB/s from the first open to the last close.
+// move has IOR write a file for each rank in dir, including fsync, or read it in new
+// processes and remove it. It returns IOR's MiB/s from the first open to the last
+// close.
 func (x *ior) move(ctx context.Context, env []string, dir string, w work, read bool) (rate float64, err error) {
 	defer func() {
 		if err != nil {
@@ -117,7 +119,7 @@ func parseIOR(out []byte) (rate float64, tasks int, err error) {
 			Tasks int     `json:"numTasks"`
 		} `json:"summary"`
 	}
-	if at := bytes.IndexByte(out, '{'); at >= 0 { // behind the output of launchers
+	if at := bytes.IndexByte(out, '{'); at >= 0 { // after the output of launchers
 		err = json.NewDecoder(bytes.NewReader(out[at:])).Decode(&r)
 	}
 	if err != nil || len(r.Summary) != 1 || !(r.Summary[0].Rate > 0) {
@@ -129,8 +131,8 @@ func parseIOR(out []byte) (rate float64, tasks int, err error) {
 // iorRates are the MiB/s that our rank and IOR have measured on a side.
 type iorRates struct{ write, read, iorWrite, iorRead stats.Sample }
 
-// besideIOR adds a table of what IOR and our rank measure, in turns, on all sides that are
-// directories. The processes of the application change with each turn.
+// besideIOR adds a table with the results of IOR and of the benchmark's rank, in turns,
+// on all sides that are directories. Each turn starts new processes of the application.
 func (b *testbed) besideIOR(ctx context.Context, res *result.Result, a *application, all []*side) error {
 	if b.env.Quick && b.env.IOR == "" {
 		return nil
@@ -203,8 +205,8 @@ func (t *iorTrial) round(ctx context.Context, s *side, round int) error {
 	return nil
 }
 
-// once lets IOR write or read. On our mount IOR is the next run of the store, after the
-// application's processes have ended. On other sides it runs without nvmecr.
+// once has IOR write or read. On nvmecr's mount IOR is the next run of the store, after
+// the application's processes have ended. On other sides it runs without nvmecr.
 func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float64, error) {
 	if s.cold != nil && read {
 		if err := s.cold(); err != nil {
@@ -278,7 +280,7 @@ func (t *iorTrial) table() result.Table {
 	return table
 }
 
-// alike is the median of the ratios of the rounds.
+// alike returns the median of the ratios of the rounds.
 func alike(ior, ours stats.Sample) result.Cell {
 	ratios, err := stats.Ratios(ior, ours)
 	if err != nil {

@@ -41,7 +41,7 @@ func TestParseIOR(t *testing.T) {
 	}
 }
 
-// programs makes PATH begin with scripts of those names.
+// programs adds scripts of the given names to the beginning of PATH.
 func programs(t *testing.T, scripts map[string]string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,10 +13,10 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Linux's own NVMe/TCP host with XFS, on a target like that of our store: what the same namespace
-// gives through the kernel.
+// XFS on Linux's NVMe/TCP host, on a target like that of nvmecr's store. It shows the
+// performance of the same namespace through the kernel.
 
-// kernelHostName is the peer's name.
+// kernelHostName is the name of the peer.
 const kernelHostName = "XFS on Linux's NVMe/TCP host"
 
 // kernelHostScript connects to the namespace of subsystem $5 at $3, port $4, as host $6, and mounts
@@ -49,7 +49,7 @@ umount "$1/mounted"
 rmdir "$1/mounted"
 `
 
-// startKernelHost mounts XFS over a target of its own. The error says what is missing.
+// startKernelHost mounts XFS on its own target. Its error says what is missing.
 func (e *Env) startKernelHost(ctx context.Context, size nvmf.Bytes) (*mountpoint, error) {
 	for _, program := range []string{"nvme", "mkfs.xfs"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -18,12 +18,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A mountpoint is a file system over memory: another file system on a medium as fast as that of a
-// target over memory.
+// A mountpoint is a file system on memory, for a comparison on a medium that is as fast
+// as that of a target on memory.
 //
-// It lives in the mount namespace of a process of its own, which ends with its standard input. So
-// if the benchmark dies, the kernel removes the mounts, the loop device, the daemons and the
-// memory. Others reach the mountpoint through /proc/PID/root of that process.
+// It is in the mount namespace of a process that ends with its standard input. So if
+// the benchmark dies, the kernel removes the mounts, the loop device, the daemons and
+// the memory. Other processes reach the mountpoint through /proc/PID/root of that
+// process.
 type mountpoint struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -32,9 +33,9 @@ type mountpoint struct {
 	below io.Closer // closed after the mountpoint; nil: nothing
 }
 
-// loopbackScript mounts memory at $1, with a file of $2 bytes in it, and on this file a file system
-// of kind $3. The whole file is written first, because memory that was never used is slow. mkfs
-// must not free it again.
+// loopbackScript mounts memory at $1, creates a file of $2 bytes in it, and mounts a
+// file system of kind $3 on this file. It writes the whole file first, because memory
+// that was never used is slow. mkfs must not free the memory again.
 const loopbackScript = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o size=$(($2 + 67108864)) nvmecr-bench "$1"
@@ -52,8 +53,8 @@ exec cat >/dev/null
 // mountStart is the time limit for mounting.
 const mountStart = time.Minute
 
-// startLoopback makes a file system of kind "ext4" or "xfs" on a loop device. The error says what
-// is missing.
+// startLoopback creates a file system of kind "ext4" or "xfs" on a loop device. Its
+// error says what is missing.
 func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (*mountpoint, error) {
 	if _, err := exec.LookPath("mkfs." + kind); err != nil {
 		return nil, fmt.Errorf("mkfs.%s is not installed", kind)
@@ -61,9 +62,9 @@ func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (
 	return e.mount(ctx, size, loopbackScript, syscall.CLONE_NEWNS, kind)
 }
 
-// mount runs a script that mounts a file system below a directory, in namespaces of its own. The
-// arguments of the script are the directory, a size in bytes, and args. The error says what is
-// missing.
+// mount runs a script in new namespaces that mounts a file system below a directory.
+// The arguments of the script are the directory, a size in bytes, and args. The error
+// says what is missing.
 func (e *Env) mount(ctx context.Context, size nvmf.Bytes, script string, namespaces uintptr, args ...string) (*mountpoint, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("mounting takes root")

@@ -16,18 +16,19 @@ import (
 	"nvmecr/nvmf/memdev"
 )
 
-// The case of the paper's Table I: its largest run has 56 processes for each SSD. 1.7% of an SSD
-// are 56 times 445 MB, so SSDs have 1.5 TB. There are ten checkpoints.
+// The case of the paper's Table I. Its largest run has 56 processes for each SSD, with
+// 445 MB of metadata each. That is 1.7% of an SSD, so an SSD has 1.5 TB. There are ten
+// checkpoints.
 const (
 	paperPartition   = nvmf.Bytes(1_500_000_000_000 / 56 / 4096 * 4096)
 	paperCheckpoints = 10
 )
 
-// metadata measures the size of a rank's metadata, on the media and in memory, against the number
-// of files and the amount of data.
+// metadata measures the size of a rank's metadata, on the media and in memory, for
+// growing numbers of files and amounts of data.
 //
-// The file system is in this process, in memory. The memory of a whole rank is measured under the
-// preload.
+// The file system is in this process, on a device in memory. The memory of a whole rank
+// is measured under the preload.
 func metadata(ctx context.Context, e *Env) (*result.Result, error) {
 	res := &result.Result{}
 	limit, data := 1_000_000, min(paperCheckpoints*paperCheckpoint, freeMemory()/4)
@@ -67,11 +68,11 @@ func metadata(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// usage is the size of a mounted file system, in bytes.
+// usage has the sizes of a mounted file system in bytes.
 type usage struct {
 	files      int
 	heap       float64
-	log, state float64 // in use, on the media: pages of the log; the last state checkpoint
+	log, state float64 // in use on the media: log pages, and the last state checkpoint
 	traffic    float64 // written in addition to the data
 	reserved   float64 // on the media, not available for data
 	remounted  float64 // heap after a mount of the same media
@@ -81,7 +82,7 @@ type usage struct {
 // used returns the size of the metadata on the media.
 func (u usage) used() float64 { return u.log + u.state }
 
-// heapInUse returns the bytes that live on the heap.
+// heapInUse returns the number of live bytes on the heap.
 func heapInUse() float64 {
 	var m runtime.MemStats
 	for range 2 { // the second run frees what finalizers have released
@@ -91,7 +92,8 @@ func heapInUse() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// use fills an empty partition in memory with files of data bytes in total, and returns its usage.
+// use fills an empty partition in memory with files of data bytes in total, and returns
+// its usage.
 func use(ctx context.Context, capacity, data nvmf.Bytes, fill func(w *worker) error) (u usage, err error) {
 	memory, err := memdev.New(capacity, 4096, memdev.Options{})
 	if err != nil {
@@ -134,7 +136,7 @@ type countingDevice struct {
 	written nvmf.Bytes
 }
 
-// OpenQueue opens a queue that counts.
+// OpenQueue opens a queue that counts written bytes.
 func (d *countingDevice) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 	q, err := d.Device.OpenQueue(ctx, depth)
 	return &countingQueue{q, d}, err
@@ -145,7 +147,7 @@ type countingQueue struct {
 	device *countingDevice
 }
 
-// Submit counts what it submits.
+// Submit counts the bytes of write commands.
 func (q *countingQueue) Submit(commands []*nvmf.Command) {
 	for _, c := range commands {
 		if c.Opcode == nvmf.Write {
@@ -164,7 +166,7 @@ func whileMounted(ctx context.Context, dev nvmf.Device, seg microfs.Segment, f f
 	return errors.Join(f(fs), fs.Unmount())
 }
 
-// write writes n bytes to a new file in pieces of a MiB.
+// write writes n bytes to a new file in pieces of 1 MiB.
 func (w *worker) write(name string, n nvmf.Bytes) error {
 	f, err := w.fs.Open(microfs.RootIno, name, syscall.O_RDWR|syscall.O_CREAT, 0o600)
 	if err != nil {
@@ -250,8 +252,9 @@ func againstData(ctx context.Context, res *result.Result, limit nvmf.Bytes) erro
 	return nil
 }
 
-// rankMemory measures the memory of two processes that write the same: a rank under the preload,
-// and one without. It returns by how much the first one is larger after its checkpoints.
+// rankMemory measures the memory of two processes that write the same data: a rank
+// under the preload, and one without it. It returns by how much more the first one has
+// grown after its checkpoints.
 func (e *Env) rankMemory(ctx context.Context, res *result.Result) (grown float64, err error) {
 	o := *e
 	o.Ranks, o.Launch, o.Agents = 1, nil, nil           // one rank on this host is enough

@@ -11,11 +11,12 @@ import (
 	"nvmecr/bench/result"
 )
 
-// everyLevel says which checkpoints also go to the second level: one in ten, as in the paper.
+// everyLevel is the interval of checkpoints that also go to the second level: one in
+// ten, as in the paper.
 const everyLevel = 10
 
-// A levelRow is an application whose checkpoints go to a first level, and every tenth to a second
-// one.
+// A levelRow is an application whose checkpoints go to a first level, and every tenth
+// one to a second level.
 type levelRow struct {
 	name         string
 	first, tenth *side
@@ -23,8 +24,9 @@ type levelRow struct {
 	design       *design
 }
 
-// multilevel runs an application whose checkpoints go to a fast first level, and every tenth to a
-// slow second one. The first level is nvmecr, which has several ways to do so, or one of the peers.
+// multilevel runs an application whose checkpoints go to a fast first level, and every
+// tenth one to a slow second level. The first level is nvmecr, which supports this in
+// several ways, or one of the peers.
 func multilevel(ctx context.Context, e *Env) (res *result.Result, err error) {
 	b, err := e.testbed(ctx, 2*e.Size)
 	if err != nil {
@@ -67,8 +69,9 @@ func multilevel(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, l.rows(ctx, res, rows)
 }
 
-// slowLevel returns the second level that nvmecr copies to: the last directory that the user names,
-// or a directory of limited rate; "" if there is none.
+// slowLevel returns the second level to which nvmecr copies: the last directory that
+// the user names, or a directory with a limited rate. It returns an empty string if
+// there is none.
 func (b *testbed) slowLevel(res *result.Result) (string, error) {
 	if b.env.remote() {
 		res.NotMeasured("copies in the background", "the process that makes them would be on this host, where no rank is")
@@ -84,8 +87,8 @@ func (b *testbed) slowLevel(res *result.Result) (string, error) {
 	return dir, nil
 }
 
-// levelRows returns the rows to measure: nvmecr, which copies every tenth itself if possible, and
-// peers.
+// levelRows returns the rows to measure: nvmecr, which copies every tenth checkpoint
+// itself if possible, and the peers.
 func levelRows(l *levelRun, peers []*side, second *side) []levelRow {
 	app := l.a.side("nvmecr")
 	rows := []levelRow{{name: "nvmecr", first: app, tenth: second}, {name: "nvmecr without a second level", first: app, tenth: app}}
@@ -135,7 +138,7 @@ func (l *levelRun) rows(ctx context.Context, res *result.Result, rows []levelRow
 	return nil
 }
 
-// row measures one row. It fails if a background copy has not ended with success.
+// row measures one row. It fails unless the background copy has succeeded.
 func (l *levelRun) row(ctx context.Context, row levelRow, phase float64) (run *appRun, recovery float64, second result.Cell, err error) {
 	var d *drain
 	if row.drains {
@@ -173,7 +176,8 @@ func (l *levelRun) row(ctx context.Context, row levelRow, phase float64) (run *a
 	return run, back.Span().Seconds(), second, err
 }
 
-// fromSecond reads the tenth checkpoint on the second level; the cell is empty if it is not there.
+// fromSecond reads the tenth checkpoint from the second level. The cell is empty if the
+// checkpoint is not there.
 func (l *levelRun) fromSecond(ctx context.Context, row levelRow) (result.Cell, error) {
 	const tenth = everyLevel - 1
 	from := row.tenth

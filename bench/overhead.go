@@ -11,7 +11,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// overhead compares the same store on a local device with one over NVMe/TCP.
+// overhead compares a store on a local device with the same store over NVMe/TCP.
 func overhead(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if e.remote() {
 		return nil, errors.New("a local device is one of this host's: leave --launch out, and do not start it through mpirun or srun")

@@ -140,8 +140,8 @@ func TestLaunch(t *testing.T) {
 	assert.Empty(t, left, "a peer's directory is as it was")
 }
 
-// TestMount checks that a file system in a mount namespace of its own can be used and is removed
-// with its process.
+// TestMount checks that a file system in another mount namespace can be used, and is
+// removed with its process.
 func TestMount(t *testing.T) {
 	loop := func(kind string) func(*Env) (*mountpoint, error) {
 		return func(e *Env) (*mountpoint, error) { return e.startLoopback(t.Context(), kind, 64*nvmf.MiB) }

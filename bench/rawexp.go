@@ -9,15 +9,15 @@ import (
 	"nvmecr/nvmf"
 )
 
-// rawPieces has the sizes of pieces in the raw experiment, and the goal for each: a share of the
-// rate of the sockets baseline.
+// rawPieces has the transfer sizes of the raw experiment, and the goal for each: a
+// share of the rate of the sockets baseline.
 var rawPieces = []struct {
 	transfer nvmf.Bytes
 	calls    int
 	limit    float64
 }{{nvmf.MiB, 0, 0.90}, {32 * nvmf.KiB, 2048, 0.75}, {4 * nvmf.KiB, 4096, 0}}
 
-// rawTook has the times of both sides with one size of pieces.
+// rawTook has the times of both sides with one transfer size.
 type rawTook struct {
 	transfer     nvmf.Bytes
 	limit        float64
@@ -57,7 +57,7 @@ func (e *Env) rawBesideSockets(ctx context.Context) (all []rawTook, err error) {
 	return all, nil
 }
 
-// rawExperiment compares the raw side with the ceiling above it.
+// rawExperiment compares the raw side with its ceiling.
 func rawExperiment(ctx context.Context, e *Env) (*result.Result, error) {
 	res := &result.Result{}
 	for _, ranks := range []int{1, e.Ranks} {

@@ -17,12 +17,12 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// RawRank is a rank that writes and reads its part of a namespace through one queue, without a file
-// system. It executes the commands write and read of the coordinator. It submits the NVMe commands
-// of a piece together and waits for them, as the write of an application does. If the path in a
-// command is a number, each piece is one NVMe command, and the number is that of commands in
-// flight. RawRank stays on the given core, unless that is negative. It returns when the coordinator
-// says quit.
+// RawRank runs a rank that writes and reads its part of a namespace through one queue,
+// without a file system. It executes the commands write and read of the coordinator. It
+// submits the NVMe commands of a piece together and waits for them, like the write of
+// an application. If the path in a command is a number, each piece is one NVMe command,
+// and the number is that of commands in flight. Unless core is negative, RawRank stays
+// on that core. It returns when the coordinator says quit.
 func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, addresses string, core int) error {
 	// The queue polls on this thread, as in an application.
 	runtime.LockOSThread()
@@ -56,15 +56,16 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 	return workers.Serve(ctx, addresses, q.prepare)
 }
 
-// nap is the timer slack that the preloaded library gives the Go runtime's threads, in nanoseconds
-// (posixshim/shim/runtime/threads.c).
+// nap is the timer slack in nanoseconds that the preload library sets for the Go
+// runtime's threads (posixshim/shim/runtime/threads.c).
 const nap = 2_000_000
 
 // usualSlack is the default timer slack of threads.
 const usualSlack = 50_000
 
-// napAsRanksDo gives all threads of this process the timer slack of those in a rank. Threads
-// inherit it from the thread that started them, so the program starts itself again.
+// napAsRanksDo sets the timer slack of all threads of this process to that of a rank.
+// Threads inherit it from the thread that started them, so the program executes itself
+// again.
 func napAsRanksDo() error {
 	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if err != nil || slack == nap {
@@ -74,24 +75,24 @@ func napAsRanksDo() error {
 		return err
 	}
 	if slack, err = unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack != nap {
-		return err // this system does not allow it
+		return err // the system does not allow it
 	}
 	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// rawQueue is a queue and the part of the namespace that it writes again and again, from beginning
-// to end: the memory that it reaches is then as cold as the memory that a file system's log
-// reaches.
+// rawQueue is a queue and its part of the namespace, which it writes repeatedly from
+// beginning to end. The memory that it writes to is then as cold as that of a file
+// system's log.
 type rawQueue struct {
 	queue        nvmf.Queue
 	id           *nvmf.Identity
-	first, count nvmf.LBA // our part of the namespace
+	first, count nvmf.LBA // the rank's part of the namespace
 	next, last   nvmf.LBA // start of the next write, and of the last one
 	pieces       map[nvmf.Bytes]*batch
 	times        []int64
 }
 
-// batch is a piece of data and the commands that move it.
+// A batch is a piece of data and the commands that transfer it.
 type batch struct {
 	data     []byte
 	blocks   nvmf.LBA
@@ -150,7 +151,7 @@ func (q *rawQueue) move(op nvmf.Opcode, b *batch, lba nvmf.LBA) error {
 // stretch is the distance between the stamps of the rank in C.
 const stretch = 32 << 10
 
-// stamp changes the data, at the same cost as the rank in C.
+// stamp changes the data, at the same cost as in the rank program in C.
 func (b *batch) stamp(v uint64) {
 	for i := 0; i+8 <= len(b.data); i += stretch {
 		binary.LittleEndian.PutUint64(b.data[i:], v+uint64(i))
@@ -206,7 +207,7 @@ func (q *rawQueue) prepare(command string) (workers.Work, error) {
 	}, nil
 }
 
-// flush does what fsync would do, if the device needs it.
+// flush executes a Flush, as fsync does, if the device needs it.
 func (q *rawQueue) flush(op nvmf.Opcode, sync int) error {
 	if op != nvmf.Write || sync == 0 || !q.id.VolatileWriteCache {
 		return nil
@@ -216,7 +217,7 @@ func (q *rawQueue) flush(op nvmf.Opcode, sync int) error {
 	return q.queue.Wait(c)
 }
 
-// pass moves pieces from at on and returns their end.
+// pass transfers pieces from LBA at on, and returns the LBA after them.
 func (q *rawQueue) pass(op nvmf.Opcode, b *batch, pieces int, at nvmf.LBA, stamp uint64) (nvmf.LBA, error) {
 	for i := range pieces {
 		if at+b.blocks > q.count {

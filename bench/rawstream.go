@@ -7,8 +7,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A stream keeps commands of one size in flight. Each command has a buffer of its own. The first
-// one begins at the start of the rank's part of the namespace.
+// A stream keeps commands of one size in flight. Each command has its own buffer. The
+// first command begins at the start of the rank's part of the namespace.
 type stream struct {
 	queue  nvmf.Queue
 	op     nvmf.Opcode
@@ -36,7 +36,7 @@ func (q *rawQueue) prepareStream(op nvmf.Opcode, size nvmf.Bytes, depth, count i
 	return func() (map[string]int64, error) { return map[string]int64{"calls": int64(count)}, s.run(count) }, nil
 }
 
-// run waits for the oldest command in flight, and submits all commands that have completed by then
+// run waits for the oldest command in flight. Then it submits all completed commands
 // again, in one batch.
 func (s *stream) run(count int) error {
 	first, idle := 0, len(s.ring) // the oldest command, and the number of idle ones before it
@@ -54,7 +54,7 @@ func (s *stream) run(count int) error {
 		idle -= len(batch)
 		first = (first + len(batch)) % len(s.ring)
 		if idle > 0 {
-			continue // the rest of the batch, from the beginning of the ring on
+			continue // the rest of the batch is at the beginning of the ring
 		}
 		if err := s.queue.Wait(s.ring[first : first+1]); err != nil {
 			return err

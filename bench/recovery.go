@@ -68,8 +68,8 @@ type recovered struct {
 	peers            map[string]stats.Sample
 }
 
-// recoverRounds writes, restarts the application, and reads; raw may be nil. The peers use the
-// processes of the application.
+// recoverRounds writes, restarts the application, and reads. raw may be nil. The peers
+// are used by the processes of the application.
 func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *application, raw *side, peers ...*side) (t recovered, err error) {
 	t.ranks, t.peers = a.group.Size(), make(map[string]stats.Sample)
 	others := peers
@@ -112,7 +112,7 @@ func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *applica
 	return t, nil
 }
 
-// recoveryScaling lets growing numbers of ranks write, and read after a restart.
+// recoveryScaling has growing numbers of ranks write, and read after a restart.
 func (e *Env) recoveryScaling(ctx context.Context, res *result.Result, a *application, raw *side, peers []*side) error {
 	few := *e
 	few.Rounds = max(3, e.Rounds/2)

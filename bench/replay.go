@@ -16,12 +16,13 @@ import (
 	nvmetarget "nvmecr/nvmf/target"
 )
 
-// replay measures the mount of a partition whose writer is gone: against the number of log records,
-// with and without coalescing, and against the number of files, in the log and in a state
-// checkpoint.
+// replay measures the mount of a partition whose writer has crashed. It varies the
+// number of log records, with and without coalescing, and the number of files, in the
+// log and in a state checkpoint.
 //
-// The partition is filled in memory, without a network, and mounted through a target in this
-// process over TCP. An unmount writes no state checkpoint, so it leaves the log as a crash does.
+// The partition is filled in memory, without a network, and mounted over TCP through a
+// target in this process. An unmount writes no state checkpoint, so it leaves the log
+// in the same state as a crash.
 func replay(ctx context.Context, e *Env) (*result.Result, error) {
 	limit := 1_000_000
 	if e.Quick {
@@ -54,8 +55,8 @@ func replayGoal(w workload, r replayed) result.Goal {
 	}
 }
 
-// replayAppends measures small appends: with a record for each, or with one record for as many as a
-// log page holds.
+// replayAppends measures small appends, either with one record for each, or coalesced
+// into one record for as many as a log page holds.
 func replayAppends(ctx context.Context, res *result.Result, limit int) error {
 	t := result.Table{Title: "Appends of 512 bytes", Rows: "appends", Columns: []result.Column{
 		{Name: "coalesced: log pages", Unit: result.Whole}, {Name: "mount", Unit: result.Duration},
@@ -97,7 +98,8 @@ func replayFiles(ctx context.Context, res *result.Result, limit int) error {
 	return nil
 }
 
-// replayed is the log that a workload has left, and the seconds of mounting it.
+// replayed describes the log that a workload has left, and has the seconds of its
+// mounts.
 type replayed struct {
 	records int
 	pages   uint64
@@ -106,7 +108,7 @@ type replayed struct {
 	loads   stats.Sample // seconds of the mounts after it; for creates only
 }
 
-// crashed runs a workload on an empty partition and mounts the result.
+// crashed runs a workload on an empty partition, and mounts the partition.
 func crashed(ctx context.Context, w workload, n int, each bool) (replayed, error) {
 	var r replayed
 	dev, err := memdev.New(w.size, 4096, memdev.Options{})
@@ -140,7 +142,7 @@ func crashed(ctx context.Context, w workload, n int, each bool) (replayed, error
 	return r, err
 }
 
-// fill runs a workload. It returns the number of records it has logged, and the number of their
+// fill runs a workload. It returns the number of log records, and the number of their
 // pages.
 func fill(ctx context.Context, dev nvmf.Device, seg microfs.Segment, w workload, n int, each bool) (int, uint64, error) {
 	fs, err := microfs.Mount(ctx, dev, seg, microfs.Options{Generation: 1, NoCoalesce: each})
@@ -160,7 +162,7 @@ func fill(ctx context.Context, dev nvmf.Device, seg microfs.Segment, w workload,
 
 const replayNQN = "nqn.2014-08.org.nvmecr:bench-replay"
 
-// serve starts a target over the device.
+// serve starts a target for the device.
 func serve(dev nvmf.Device) (*nvmetarget.Target, nvmf.TransportID, error) {
 	t, err := nvmetarget.New(nvmetarget.Config{Subsystems: []nvmetarget.Subsystem{{
 		NQN: replayNQN, Namespaces: []nvmetarget.Namespace{{Backing: nvmetarget.NewDevice(dev)}},

@@ -16,8 +16,8 @@ import (
 // maxRanks is the largest number of ranks in the model.
 const maxRanks = 1_000_000
 
-// scale measures the costs of one rank and one target here, and computes from them the costs of
-// jobs of up to a million ranks on a given fabric.
+// scale measures the costs of one rank and one target on this machine. From them it
+// computes the costs of jobs of up to a million ranks on a given fabric.
 func scale(ctx context.Context, e *Env) (*result.Result, error) {
 	fabric := e.Fabric
 	if fabric.Target == 0 {
@@ -53,7 +53,7 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 // prediction is a prediction of the model, with the loads of other placements.
 type prediction struct {
 	model.Prediction
-	slowest map[string]float64 // by placement: fullest target over the mean
+	slowest map[string]float64 // load of the fullest target divided by the mean, by placement
 }
 
 func predict(ctx context.Context, f model.Fabric, c model.Costs, limit int) ([]prediction, error) {
@@ -71,8 +71,8 @@ func predict(ctx context.Context, f model.Fabric, c model.Costs, limit int) ([]p
 	return all, nil
 }
 
-// checkpoint returns the time of a checkpoint with a placement. The model uses the load of round
-// robin.
+// checkpoint returns the time of a checkpoint with a placement. The model itself uses
+// the loads of round robin.
 func (o *prediction) checkpoint(placement string) float64 {
 	return o.Checkpoint.Seconds() * o.slowest[placement] / o.slowest["round robin"]
 }

@@ -24,7 +24,7 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// timed runs f a few times and returns the seconds it took.
+// timed runs f several times and returns the seconds of each run.
 func timed(ctx context.Context, times int, f func() error) (stats.Sample, error) {
 	var s stats.Sample
 	for range times {
@@ -40,7 +40,7 @@ func timed(ctx context.Context, times int, f func() error) (stats.Sample, error)
 	return s, nil
 }
 
-// balancer measures how a home is found for each of a million ranks.
+// balancer measures the time for finding the home of each of a million ranks.
 func (m *measuring) balancer(ctx context.Context, c *model.Costs) error {
 	const targets = (maxRanks + 111) / 112
 	mapping, err := balancer.RoundRobin(maxRanks, targets)
@@ -116,7 +116,7 @@ func newStarter(id nvmf.TransportID) *starter {
 	return s
 }
 
-// fresh makes the next start the first one of a job of size ranks.
+// fresh makes the next start the first one of a job with size ranks.
 func (s *starter) fresh(ctx context.Context, size int) error {
 	s.size = size
 	if err := s.nextRun(); err != nil {
@@ -125,7 +125,7 @@ func (s *starter) fresh(ctx context.Context, size int) error {
 	return store.Reset(ctx, s.cfg)
 }
 
-// nextRun makes the next start that of a later run of the store.
+// nextRun makes the next start one of a later run of the store.
 func (s *starter) nextRun() (err error) {
 	s.cfg.Run, err = store.NewRun(s.cfg.Run)
 	return err
@@ -135,7 +135,7 @@ func (s *starter) open(ctx context.Context, rank int) (*store.Partition, error) 
 	return store.Open(ctx, s.cfg, store.Proc{Rank: rank, Size: s.size}, store.Options{})
 }
 
-// once opens and closes rank 0 and returns the duration of the open.
+// once opens and closes rank 0, and returns the duration of the open.
 func (s *starter) once(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
 	p, err := s.open(ctx, 0)
@@ -182,7 +182,8 @@ func (m *measuring) messages(ctx context.Context, c *model.Costs) (err error) {
 	return nil
 }
 
-// counted opens rank 0 and returns the PDUs and bytes on the wire until it is open.
+// counted opens rank 0, and returns the numbers of PDUs and bytes on the network until
+// then.
 func (s *starter) counted(ctx context.Context, wire *wiretest.Proxy) (pdus int, bytes uint64, err error) {
 	var n, sum atomic.Uint64
 	wire.Script(func(p *wiretest.PDU) wiretest.Action {
@@ -198,10 +199,10 @@ func (s *starter) counted(ctx context.Context, wire *wiretest.Proxy) (pdus int, 
 	return pdus, bytes, p.Close()
 }
 
-// together is the number of ranks of one process that are mounted at the same time.
+// together is the number of ranks in one process that are mounted at the same time.
 const together = 32
 
-// starts measures starts, and what they cost the target.
+// starts measures starts, and their costs for the target.
 func (m *measuring) starts(ctx context.Context, c *model.Costs) (err error) {
 	t, err := m.env.startTarget(ctx, fmt.Sprintf("mem:%d", uint64(4*nvmf.GiB)))
 	if err != nil {
@@ -236,8 +237,8 @@ func (m *measuring) starts(ctx context.Context, c *model.Costs) (err error) {
 	return m.loaded(ctx, c, t, s)
 }
 
-// loaded mounts many ranks on one target and measures what that costs it: processor time, one start
-// after another, and memory.
+// loaded mounts many ranks on one target. It measures the target's processor time, the
+// times of starts one after another, and the target's memory.
 func (m *measuring) loaded(ctx context.Context, c *model.Costs, t *target, s *starter) (err error) {
 	if err := s.fresh(ctx, together); err != nil {
 		return err
@@ -298,7 +299,8 @@ func processTime(pid int) float64 {
 	return float64(t.Nano()) / 1e9
 }
 
-// residentSet returns the resident memory of a process in bytes; 0 if it is gone.
+// residentSet returns the resident memory of a process in bytes, or 0 if the process
+// has ended.
 func residentSet(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

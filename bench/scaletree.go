@@ -9,8 +9,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// treeSizes are the sizes of the jobs for which the costs of one tree are predicted: the paper's,
-// and larger ones.
+// treeSizes are the sizes of the jobs for which the costs of one tree are predicted:
+// the size in the paper, and larger ones.
 var treeSizes = []int{448, 10_000, maxRanks}
 
 // treeFiles is the number of files of a rank.

@@ -11,14 +11,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A growth is how the work of a rank changes with the number of ranks.
+// A growth defines how the work of a rank depends on the number of ranks.
 type growth struct {
 	name string
 	size func(ranks int) nvmf.Bytes
 }
 
-// growths are weak scaling, with the same amount for each rank, and strong scaling, with the same
-// amount for all ranks together.
+// growths returns weak scaling, with the same amount for each rank, and strong scaling,
+// with the same amount for all ranks together.
 func (e *Env) growths() []growth {
 	return []growth{
 		{"Weak scaling", func(int) nvmf.Bytes { return e.Size }},
@@ -61,8 +61,9 @@ func names(sides []*side) []string {
 	return all
 }
 
-// A scalingChart is the paper's figure 1 and one part of figure 9: the bandwidth, and its share of
-// the raw queues', against the number of ranks.
+// A scalingChart corresponds to the paper's figure 1 and a part of figure 9. It shows
+// the bandwidth, and its share of the raw queues' bandwidth, for growing numbers of
+// ranks.
 type scalingChart struct {
 	bandwidth, efficiency result.Plot
 	table                 result.Table
@@ -74,7 +75,7 @@ func newScalingChart(kind, of string, there paper.Number) *scalingChart {
 		bandwidth: result.Plot{Title: kind + ": bandwidth of " + of, X: ranks, Y: result.Axis{Name: "all ranks", Unit: "MiB/s"}},
 		efficiency: result.Plot{Title: kind + ": efficiency of " + of, X: ranks, Y: result.Axis{Name: "share of the raw queues' bandwidth", Unit: result.Ratio},
 			Marks:  []result.Mark{{Name: "the paper's at 448 ranks", Y: there.Value}},
-			Series: []result.Series{{Name: "nvmecr"}}}, // the first, also where its first point is void
+			Series: []result.Series{{Name: "nvmecr"}}}, // the first series, even if its first point is void
 		table: result.Table{Title: kind + ", " + of, Rows: "ranks, side", Columns: []result.Column{
 			{Name: "each", Unit: result.Size}, {Name: "bandwidth", Unit: "MiB/s"}, {Name: "efficiency", Unit: result.Ratio}},
 			Note: "Efficiency is the share of the raw queues' bandwidth. They are nvmecr's ceiling: what is above 1 there is void. Peers whose files are memory of the ranks' own host may be above it."},
@@ -104,8 +105,9 @@ func (c *scalingChart) add(w work, names []string, seconds map[string]stats.Samp
 	return nil
 }
 
-// efficiencyCell is a share of the raw queues' bandwidth. The raw queues are a ceiling for our
-// sides: if a share is above it, beyond the noise, the raw queues were disturbed.
+// efficiencyCell returns a share of the raw queues' bandwidth. The raw queues are a
+// ceiling for nvmecr's sides. If a share exceeds 1 by more than the noise, the raw
+// queues were disturbed.
 func efficiencyCell(share result.Measure, ours bool) result.Cell {
 	if ours && share.Low > 1 {
 		return result.Text("void")
@@ -140,7 +142,8 @@ type appRun struct {
 	rates                  stats.Sample
 }
 
-// progress is the share of the time in which the application computes (the paper's progress rate).
+// progress returns the share of the time in which the application computes. The paper
+// calls it progress rate.
 func (r *appRun) progress() float64 { return r.compute / (r.compute + r.inCheckpoints) }
 
 // shares returns the bandwidths as shares of another bandwidth.
@@ -152,8 +155,8 @@ func (r *appRun) shares(of float64) stats.Sample {
 	return s
 }
 
-// applicationRun takes Count checkpoints, each after a compute phase. which names the side of the
-// k-th one.
+// applicationRun takes Count checkpoints, each after a compute phase. which returns the
+// side of the k-th checkpoint.
 func (e *Env) applicationRun(ctx context.Context, which func(k int) *side, phase float64) (*appRun, error) {
 	first := which(0)
 	r := &appRun{mib: float64(first.group.Size()) * float64(e.Size) / float64(nvmf.MiB)}
@@ -175,8 +178,8 @@ func (e *Env) applicationRun(ctx context.Context, which func(k int) *side, phase
 	return r, nil
 }
 
-// application adds the run of an application on each side that can compute. Its phases have the
-// length given by the flag, or 10 times the length of our checkpoint.
+// application adds the run of an application on each side that can compute. Its phases
+// have the length of the flag, or 10 times the length of nvmecr's checkpoint.
 func (e *Env) application(ctx context.Context, res *result.Result, sides []*side, took map[*side]*taken) error {
 	phase := e.Compute.Seconds()
 	if phase == 0 {
@@ -196,7 +199,7 @@ func (e *Env) application(ctx context.Context, res *result.Result, sides []*side
 	}
 	for _, s := range sides {
 		if s.name == rawName || s.name == socketsName {
-			continue // this side is no application
+			continue // this side is not an application
 		}
 		r, err := e.applicationRun(ctx, func(int) *side { return s }, phase)
 		if err != nil {

@@ -27,22 +27,23 @@ type side struct {
 	group *workers.Group
 	// path returns the path of a rank's k-th checkpoint.
 	path func(rank, k int) string
-	// part, if not nil, returns where a rank's pieces go in a file of several ranks: at first,
-	// first+step...
+	// part, if not nil, returns the location of a rank's pieces in a file of several
+	// ranks: first, first+step, and so on.
 	part func(w work, rank int) (first, step nvmf.Bytes)
-	// cold, if not nil, is called before a read, so that the data does not come from the memory of
-	// this host.
+	// cold, if not nil, is called before a read, so that the data is not in the memory
+	// of this host.
 	cold func() error
-	// clear, if not nil, is called before a write. It removes the file that is to be written.
+	// clear, if not nil, is called before a write. It removes the file that will be
+	// written.
 	clear func(ctx context.Context, k int) error
-	// partner, if not nil, gets a second copy of a checkpoint, which is written before the
-	// checkpoint counts.
+	// partner, if not nil, stores a second copy of each checkpoint. The copy is part of
+	// writing the checkpoint.
 	partner *side
 	// memory says that the files are in the memory of the rank's host, as on tmpfs.
 	memory bool
 }
 
-// work is the work of all ranks of a side: each writes or reads a checkpoint.
+// work is the work of all ranks of a side: each rank writes or reads a checkpoint.
 type work struct {
 	size, transfer nvmf.Bytes
 	ranks          int // number of ranks that take part; 0: all
@@ -89,15 +90,15 @@ func (s *side) do(ctx context.Context, what string, w work, k, flag int) (worker
 	return round, nil
 }
 
-// taken has the rounds of a side that were measured.
+// taken has the measured rounds of a side.
 type taken struct {
 	write, read []workers.Round
 	cached      bool // a read may come from the memory of the rank's host
 	memory      bool // the side's files are in the memory of the rank's host
 }
 
-// inTurns lets all sides write and then read, round after round. Another side is first in each
-// round.
+// inTurns has all sides write and then read, round after round. Each round begins with
+// another side.
 func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, sides ...*side) (map[*side]*taken, error) {
 	all := make(map[*side]*taken)
 	for _, s := range sides {
@@ -132,7 +133,7 @@ func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, si
 	return all, nil
 }
 
-// spans returns the seconds of rounds until the slowest rank ended.
+// spans returns the seconds of each round until its slowest rank has ended.
 func spans(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
@@ -150,14 +151,14 @@ func medians(rounds []workers.Round) stats.Sample {
 	return s
 }
 
-// application has ranks under the preload with a store of their own.
+// An application has ranks under the preload with their own store.
 type application struct {
 	env   *Env
 	cfg   *config.Config
 	group *workers.Group
 	// pin is the core to which the ranks are bound from the beginning; -1: none.
 	pin int
-	// mounted is how long the ranks took to mount their partitions.
+	// mounted has the time that the ranks took to mount their partitions.
 	mounted workers.Round
 	// server is the server of the run if its ranks have one tree: it has the index.
 	server *daemon
@@ -167,8 +168,8 @@ type application struct {
 // stores with other names are refused.
 const storeName = "nvmecr-bench"
 
-// pinned is given like a setting: the core to which the ranks are bound before the runtime is
-// loaded.
+// pinned is passed like a setting. Its value is the core to which the ranks are bound
+// before the runtime is loaded.
 const pinned = "pinned"
 
 // startApplication starts ranks over the targets, with settings "name=value" in addition to the
@@ -195,7 +196,7 @@ func (e *Env) startApplication(ctx context.Context, targets []nvmf.TransportID, 
 	if cfg.Run, err = store.NewRun(uuid.Nil); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(store.Reset(ctx, cfg), store.MakeCopyAreas(ctx, cfg)); err != nil { // as `nvmecr run` does
+	if err := errors.Join(store.Reset(ctx, cfg), store.MakeCopyAreas(ctx, cfg)); err != nil { // like `nvmecr run`
 		return nil, err
 	}
 	if err := a.start(ctx); err != nil {
@@ -213,7 +214,7 @@ func (a *application) start(ctx context.Context) (err error) {
 	return a.startRanks(ctx)
 }
 
-// startRanks starts the ranks alone.
+// startRanks starts only the ranks.
 func (a *application) startRanks(ctx context.Context) error {
 	env, err := a.env.Under(a.cfg, base())
 	if err != nil {
@@ -335,7 +336,7 @@ func (s *sockets) side(name string) *side {
 	return &side{name: name, group: s.group, path: func(int, int) string { return s.where }}
 }
 
-// Close ends both ends.
+// Close stops both ends.
 func (s *sockets) Close() error {
 	var err error
 	if s.group != nil {

@@ -15,12 +15,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// slowRate is the rate, for all processes together, of the stand-in for a parallel file system: one
-// node gets much less of a parallel file system than NVMe-oF gives it.
+// slowRate is the rate of the simulated parallel file system for all processes
+// together. One node gets much less bandwidth from a parallel file system than over
+// NVMe-oF.
 const slowRate = 256 * nvmf.MiB
 
-// slowDirectory makes a directory in memory that FUSE passes on with a limited rate: the stand-in
-// for a parallel file system.
+// slowDirectory creates a directory in memory, and exports it by FUSE with a limited
+// rate. It simulates a parallel file system.
 func (b *testbed) slowDirectory(perSecond nvmf.Bytes) (string, error) {
 	dir, err := b.env.memoryDir()
 	if err != nil {
@@ -48,10 +49,10 @@ func (b *testbed) slowDirectory(perSecond nvmf.Bytes) (string, error) {
 // A slowNode is a file or directory with a limited rate.
 type slowNode struct {
 	*fs.LoopbackNode
-	limit *rate.Limiter // shared by all
+	limit *rate.Limiter // shared by all files
 }
 
-// newSlowRoot is [fs.NewLoopbackRoot] with a limit in bytes per second.
+// newSlowRoot is like [fs.NewLoopbackRoot], with a limit in bytes per second.
 func newSlowRoot(dir string, perSecond int) (fs.InodeEmbedder, error) {
 	plain, err := fs.NewLoopbackRoot(dir)
 	if err != nil {
@@ -63,7 +64,7 @@ func newSlowRoot(dir string, perSecond int) (fs.InodeEmbedder, error) {
 	return root, nil
 }
 
-// WrapChild gives the files below the same limit.
+// WrapChild applies the same limit to the files below.
 func (n *slowNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
 	return &slowNode{ops.(*fs.LoopbackNode), n.limit}
 }
@@ -74,7 +75,7 @@ func (n *slowNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint3
 	return n.slow(f), more, errno
 }
 
-// Create makes a file and opens it.
+// Create creates a file and opens it.
 func (n *slowNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	inode, f, more, errno := n.LoopbackNode.Create(ctx, name, flags, mode, out)
 	return inode, n.slow(f), more, errno
@@ -93,10 +94,11 @@ type slowFile struct {
 	limit *rate.Limiter
 }
 
-// PassthroughFd returns none: with one the kernel would read and write by itself.
+// PassthroughFd returns no descriptor: with one, the kernel would read and write
+// without the limit.
 func (f *slowFile) PassthroughFd() (int, bool) { return -1, false }
 
-// Read waits as the limit requires.
+// Read delays the read as the limit requires.
 func (f *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	if f.limit.WaitN(ctx, len(dest)) != nil {
 		return nil, syscall.EINTR
@@ -104,7 +106,7 @@ func (f *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadR
 	return f.LoopbackFile.Read(ctx, dest, off)
 }
 
-// Write waits as the limit requires.
+// Write delays the write as the limit requires.
 func (f *slowFile) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	if f.limit.WaitN(ctx, len(data)) != nil {
 		return 0, syscall.EINTR

@@ -28,7 +28,8 @@ const (
 	spdkTarget = "nvmf_tgt"
 )
 
-// cubicLibrary gives SPDK's programs the congestion control of nvmecr's sockets.
+// cubicLibrary sets the congestion control of SPDK's programs to that of nvmecr's
+// sockets.
 const cubicLibrary = "libnvmecr-bench-cubic.so"
 
 // findSPDK returns the path of a program of SPDK.
@@ -39,7 +40,7 @@ func (e *Env) findSPDK(name string) (string, error) {
 	return exec.LookPath(filepath.Join(e.SPDK, name))
 }
 
-// underCubic is the environment of SPDK's programs.
+// underCubic returns the environment of SPDK's programs.
 func (e *Env) underCubic() []string {
 	library, err := installed.Find(cubicLibrary)
 	if err != nil {
@@ -48,17 +49,18 @@ func (e *Env) underCubic() []string {
 	return append(base(), "LD_PRELOAD="+library)
 }
 
-// An spdkNamespace is a namespace of SPDK's target over its malloc device, possibly with more
-// namespaces.
+// An spdkNamespace is a namespace of SPDK's target on its malloc device. The target may
+// have more namespaces.
 type spdkNamespace struct {
 	id       nvmf.TransportID
 	more     []nvmf.TransportID
 	cmd      *exec.Cmd // nil: the user has started the target
-	lifeline io.Closer // the target ends when this closes, also if this process dies
+	lifeline io.Closer // the target ends when this is closed, even if this process dies
 	pid      int       // of the target
 }
 
-// spdkScript runs the target until standard input ends, and prints its pid.
+// spdkScript runs the target until its standard input ends, and prints the target's
+// pid.
 const spdkScript = `"$@" </dev/null >&2 &
 echo $!
 cat >/dev/null
@@ -67,7 +69,8 @@ kill $! 2>/dev/null
 wait $!
 `
 
-// pause keeps the target, which polls all the time, from using a core while others are measured.
+// pause stops or continues the target. A running target polls all the time, and would
+// use a core while other sides are measured.
 func (s *spdkNamespace) pause(yes bool) {
 	sig := syscall.SIGCONT
 	if yes {
@@ -86,7 +89,7 @@ func (s *spdkNamespace) Close() error {
 	s.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	defer kill.Stop()
-	_ = s.cmd.Wait() // its exit status does not matter any more
+	_ = s.cmd.Wait() // the exit status is irrelevant
 	return nil
 }
 
@@ -134,7 +137,7 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes, count int) (*spdkN
 	return s, nil
 }
 
-// setUpSPDK makes namespaces and lets the target listen.
+// setUpSPDK creates namespaces, and makes the target listen.
 func setUpSPDK(ctx context.Context, socket string, size nvmf.Bytes, count int) (id nvmf.TransportID, more []nvmf.TransportID, err error) {
 	const nqn = "nqn.2014-08.org.nvmecr:bench-spdk"
 	id = nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", SubNQN: nqn, NSID: 1}
@@ -186,8 +189,8 @@ func setUpSPDK(ctx context.Context, socket string, size nvmf.Bytes, count int) (
 	return id, more, nil
 }
 
-// freePort returns a port that has no listener at the moment: SPDK cannot let the system choose
-// one.
+// freePort returns a port that currently has no listener, since SPDK cannot let the
+// system choose one.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -216,8 +219,8 @@ func dialWhenThere(ctx context.Context, socket string) (net.Conn, error) {
 // A load is the work of an initiator.
 type load struct {
 	read     bool
-	transfer nvmf.Bytes // of an operation
-	count    int        // operations in all
+	transfer nvmf.Bytes // of each operation
+	count    int        // total number of operations
 }
 
 // perfRate runs SPDK's tool on the last core, with depth operations in flight, and returns its
@@ -276,7 +279,7 @@ func parsePerf(out []byte) (float64, error) {
 var spdkLoads = []struct {
 	name string
 	load
-	both float64 // goal for our initiator and target, as a multiple of SPDK's rate; 0: none
+	both float64 // goal for nvmecr's initiator and target as a multiple of SPDK's rate; 0 means none
 }{
 	{"write 1 MiB", load{false, nvmf.MiB, 800}, 1.5},
 	{"write 32 KiB", load{false, 32 * nvmf.KiB, 8000}, 1.6},
@@ -289,7 +292,7 @@ var spdkLoads = []struct {
 // spdkPairs is the number of pairs of measurements of each comparison.
 const spdkPairs = 20
 
-// spdk compares our initiator with SPDK's tool, on SPDK's target and on our own.
+// spdk compares nvmecr's initiator with SPDK's tool, on SPDK's target and on nvmecr's.
 func (g *goalRun) spdk(ctx context.Context) (err error) {
 	t, why, err := g.besideSPDK(ctx)
 	if t == nil {
@@ -314,14 +317,14 @@ func (g *goalRun) spdk(ctx context.Context) (err error) {
 	return nil
 }
 
-// An spdkTrial has SPDK's tool, its target and ours, both with memory that was used before. It has
-// three sides of one rank: their tool on their target, our initiator on their target, our initiator
-// on our target.
+// An spdkTrial has SPDK's tool, and the targets of SPDK and of nvmecr, both with memory
+// that was used before. It has three sides of one rank: SPDK's tool on SPDK's target,
+// nvmecr's initiator on SPDK's target, and nvmecr's initiator on nvmecr's target.
 type spdkTrial struct {
 	*Env
 	tool    string
 	theirs  *spdkNamespace
-	target  nvmf.TransportID // the namespace of our target
+	target  nvmf.TransportID // the namespace of nvmecr's target
 	mixed   *side
 	ours    *side
 	closers []io.Closer
@@ -359,7 +362,7 @@ func (t *spdkTrial) startOurs(ctx context.Context) error {
 // Close ends everything that the trial has started.
 func (t *spdkTrial) Close() error { return closeAll(t.closers) }
 
-// startSides starts our initiators, on the core that SPDK's tool uses.
+// startSides starts nvmecr's initiators, on the core that SPDK's tool uses.
 func (t *spdkTrial) startSides(ctx context.Context) error {
 	last := strconv.Itoa(cores() - 1)
 	for _, s := range []struct {

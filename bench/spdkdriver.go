@@ -15,9 +15,9 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// The driver over SPDK, if the program has it. On SPDK's target it is compared with SPDK's own tool
-// at the same size and depth, which shows what its library can do, and with our own driver, for raw
-// queues and for checkpoints.
+// The SPDK driver, if the program includes it. On SPDK's target it is compared with
+// SPDK's own tool at the same size and queue depth, which shows the performance of the
+// library. It is also compared with the Go driver, for raw queues and for checkpoints.
 
 // driverLimit is the goal: a share of the rate of SPDK's tool.
 const driverLimit = 0.96
@@ -46,7 +46,7 @@ func inFlight(depth int) string {
 	return fmt.Sprintf("%d in flight", depth)
 }
 
-// driverGoal is the goal for a load, before it is measured.
+// driverGoal returns the goal for a load before it is measured.
 func driverGoal(name string, depth int) result.Goal {
 	return result.Goal{What: fmt.Sprintf("%s, %s: driver spdk beside SPDK's initiator", name, inFlight(depth)), Limit: driverLimit, Unit: result.Ratio}
 }
@@ -73,9 +73,10 @@ func (g *goalRun) spdkDriver(ctx context.Context) (err error) {
 	return t.checkpoints(ctx, g)
 }
 
-// noFlowControl makes SPDK's tool disable flow control of its submission queues, as our drivers do:
-// a target may then send the completion of a read with its data. This is not the tool's default.
-// Older tools have no such option, and their targets do so in any case.
+// noFlowControl makes SPDK's tool disable flow control of its submission queues, as
+// nvmecr's drivers do. A target may then send the completion of a read with its data.
+// This is not the tool's default. Older tools have no such option, and their targets do
+// so in any case.
 const noFlowControl = "--disable-sq-flow-control"
 
 // A driverTrial has SPDK's tool and target.
@@ -87,7 +88,7 @@ type driverTrial struct {
 	closers []io.Closer
 }
 
-// drivers starts the target; nil, and the reason, if that is not possible.
+// drivers starts the target. It returns nil and the reason if that is not possible.
 func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err error) {
 	if len(dial.Drivers()) == 1 {
 		return nil, "nvmecr was built without SPDK (`make SPDK=1`)", nil
@@ -113,8 +114,8 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 	return t, "", nil
 }
 
-// rank starts a raw rank on the last core, which SPDK's tool uses as well. It is for one load,
-// since the tool makes a new connection for each.
+// rank starts a raw rank on the last core, which SPDK's tool uses as well. The rank
+// runs one load, since the tool makes a new connection for each.
 func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error) {
 	c, err := t.with(1).startGroup(ctx, base(), t.Bench, "rank-raw", "--driver", string(driver),
 		"--core", strconv.Itoa(cores()-1), "--namespace", t.theirs.id.String())

@@ -13,13 +13,15 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// A rank of an application, through the preload, is compared with SPDK's own tool on SPDK's target:
-// the application's share of what SPDK can do. The target polls the first core and does not share
-// it. All other processes use the last core in turns. A raw queue with each driver does the same
-// work, which shows the part of the initiator and the part of the layers above it.
+// A rank of an application, through the preload, is compared with SPDK's own tool on
+// SPDK's target. The result is the application's share of SPDK's performance. The
+// target polls the first core and does not share it. All other processes use the last
+// core in turns. A raw queue with each driver does the same work, which shows the costs
+// of the initiator and of the layers above it.
 
-// rankLimit is the goal as a share of SPDK's tool: our initiator has to be as fast, and a rank with
-// data checksums has to reach this share of a raw queue.
+// rankLimit is the goal as a share of the rate of SPDK's tool. It requires that the
+// initiator is as fast as SPDK's, and that a rank with data checksums reaches this
+// share of a raw queue.
 const rankLimit = 0.9
 
 // rankSize is the size of the rank's checkpoint.
@@ -29,7 +31,7 @@ const rankSize = 192 * nvmf.MiB
 var rankLoads = []struct {
 	name string
 	load
-	limit float64 // 0: there is no goal
+	limit float64 // 0 means that there is no goal
 }{
 	{"write 1 MiB", load{false, nvmf.MiB, 800}, rankLimit},
 	{"read 1 MiB", load{true, nvmf.MiB, 800}, rankLimit},
@@ -37,7 +39,7 @@ var rankLoads = []struct {
 	{"read 32 KiB", load{true, 32 * nvmf.KiB, 8000}, 0},
 }
 
-// rankGoal is the goal for a load, before it is measured.
+// rankGoal returns the goal for a load before it is measured.
 func rankGoal(name string, driver dial.Driver, limit float64) result.Goal {
 	return result.Goal{What: fmt.Sprintf("%s, one at a time: a rank through the preload, driver %s, beside SPDK's initiator, on SPDK's target", name, driver),
 		Limit: limit, Aside: limit == 0, Unit: result.Ratio}
@@ -82,7 +84,7 @@ func (g *goalRun) spdkRank(ctx context.Context) (err error) {
 	return nil
 }
 
-// oneRank starts the target; nil, and the reason, if that is not possible.
+// oneRank starts the target. It returns nil and the reason if that is not possible.
 func (g *goalRun) oneRank(ctx context.Context) (t *rankTrial, why string, err error) {
 	if cores() < 2 {
 		return nil, "SPDK's target takes a core and the rank another", nil
@@ -177,8 +179,9 @@ func (g *goalRun) addRank(goal result.Goal, tool, rank, raw stats.Sample) error 
 	return nil
 }
 
-// ratesInTurns lets all sides do their work, with another one first in each round, and returns
-// their rates. The first round warms up. before is called before each round.
+// ratesInTurns has all sides do their work, beginning with another side in each round,
+// and returns their rates. The first round is a warm-up. before is called before each
+// round.
 func ratesInTurns(rounds int, sides []func() (float64, error), before func(round int)) ([]stats.Sample, error) {
 	rates := make([]stats.Sample, len(sides))
 	for round := range rounds + 1 {

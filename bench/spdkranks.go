@@ -12,11 +12,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Ranks that share this machine's cores with the target: SPDK's programs and ours. SPDK's target
-// polls the first core and never shares it. As many processes of SPDK's initiator as there are
-// ranks poll on the other cores in turns. An application's ranks are processes, so the goal is to
-// be faster than these. One process that polls a queue for each rank is the best that SPDK can do,
-// although no application of several ranks can use it. It is compared as well.
+// Ranks share this machine's cores with the target, for SPDK's programs and for
+// nvmecr's. SPDK's target polls the first core and never shares it. One process of
+// SPDK's initiator for each rank polls on the other cores, in turns. An application's
+// ranks are processes, so the goal is to be faster than these processes.
+//
+// A single process that polls a queue for each rank is the best case for SPDK, although
+// no application of several ranks can use it. It is compared as well.
 
 // Goals for ranks on few cores.
 const (
@@ -24,7 +26,8 @@ const (
 	ranksP99    = 3e-3 // seconds
 )
 
-// ranksLoads is the work of each rank; count is for ours, SPDK's tool runs for perfTime.
+// ranksLoads is the work of each rank. count is for nvmecr; SPDK's tool runs for
+// perfTime.
 var ranksLoads = []struct {
 	name string
 	load
@@ -49,7 +52,7 @@ func (g *goalRun) ranksGoals(name string) (faster, p99 result.Goal) {
 		result.Goal{What: what + "99th percentile of ours", Limit: ranksP99, AtMost: true, Unit: result.Duration}
 }
 
-// spdkRanks compares all ranks at once.
+// spdkRanks compares all ranks together.
 func (g *goalRun) spdkRanks(ctx context.Context) (err error) {
 	t, why, err := g.besideSPDK(ctx)
 	if t != nil && cores() < 2 {
@@ -116,7 +119,7 @@ func (t *spdkTrial) ranksOf(ctx context.Context, g *goalRun, ours *side, name st
 			if err != nil {
 				return err
 			}
-			if round > 0 { // the first warms up
+			if round > 0 { // the first round is a warm-up
 				all[n].rate, all[n].p99 = append(all[n].rate, o.rate), append(all[n].p99, o.p99)
 			}
 		}
@@ -124,8 +127,8 @@ func (t *spdkTrial) ranksOf(ctx context.Context, g *goalRun, ours *side, name st
 	return g.addRanks(name, all[0], all[1], all[2])
 }
 
-// addRanks adds the results of our ranks, of processes of SPDK's tool, and of one such process with
-// as many queues.
+// addRanks adds the results of nvmecr's ranks, of processes of SPDK's tool, and of one
+// such process with as many queues.
 func (g *goalRun) addRanks(name string, ours, processes, queues outcomes) error {
 	faster, p99 := g.ranksGoals(name)
 	ratios, err := stats.Ratios(ours.rate, processes.rate)

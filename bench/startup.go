@@ -15,8 +15,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// startup measures what the preload costs a program that does nothing, and the memory of a rank
-// that only mounts.
+// startup measures how much the preload slows down a program that does nothing, and the
+// memory of a rank that only mounts.
 func startup(ctx context.Context, e *Env) (*result.Result, error) {
 	res := &result.Result{}
 	if err := e.startTrue(ctx, res); err != nil {

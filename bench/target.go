@@ -17,14 +17,14 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// target is `nvmecr target` as a process of its own.
+// target is a process of `nvmecr target`.
 type target struct {
 	ids      []nvmf.TransportID // of its namespaces
 	cmd      *exec.Cmd
-	lifeline *os.File // the target ends when this closes, also if this process dies
+	lifeline *os.File // the target ends when this is closed, even if this process dies
 }
 
-// targetStart is the time that a target has to listen, targetEnd the time that it has to end.
+// targetStart is the time limit for a target to listen, and targetEnd that for its end.
 const (
 	targetStart = 20 * time.Second
 	targetEnd   = 15 * time.Second
@@ -33,12 +33,12 @@ const (
 // targetNQN is the NQN of the subsystem, unless a kernel's host has to distinguish it from others.
 const targetNQN = "nqn.2014-08.org.nvmecr:bench"
 
-// startTarget starts a target over the namespaces.
+// startTarget starts a target with the given namespaces.
 func (e *Env) startTarget(ctx context.Context, namespaces ...string) (*target, error) {
 	return e.startTargetAs(ctx, targetNQN, namespaces...)
 }
 
-// startTargetAs starts a target whose subsystem has another NQN.
+// startTargetAs is like startTarget, for a subsystem with another NQN.
 func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...string) (*target, error) {
 	stdin, lifeline, err := os.Pipe()
 	if err != nil {
@@ -50,7 +50,7 @@ func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...strin
 		listen = "0.0.0.0:0"
 	}
 	argv := []string{"target", "--until-eof", "--verbose=false", "--listen", listen, "--nqn", nqn}
-	if e.remote() { // the subsystem has another name there; the data may be overwritten
+	if e.remote() { // NVMe hosts on other machines have other NQNs; the data may be overwritten
 		argv = append(argv, "--allow-any-host")
 	}
 	for _, n := range namespaces {
@@ -79,8 +79,8 @@ func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...strin
 	return t, nil
 }
 
-// await reads the lines in which a target says that it listens: one for each namespace at each
-// address. The first address counts.
+// await reads the lines by which a target reports that it listens: one for each
+// namespace at each address. The first address is used.
 func (t *target) await(stdout io.Reader, namespaces int) error {
 	late := time.AfterFunc(targetStart, func() { _ = t.cmd.Process.Kill() })
 	defer late.Stop()
@@ -103,12 +103,12 @@ func (t *target) Close() error {
 	t.lifeline.Close()
 	kill := time.AfterFunc(targetEnd, func() { _ = t.cmd.Process.Kill() })
 	defer kill.Stop()
-	_ = t.cmd.Wait() // its exit status does not matter any more
+	_ = t.cmd.Wait() // the exit status is irrelevant
 	return nil
 }
 
-// touch writes all of a namespace once. The first write to memory costs page faults, and in a
-// virtual machine more than that.
+// touch writes a whole namespace once. The first write to memory costs page faults, and
+// more than that in a virtual machine.
 func touch(ctx context.Context, id nvmf.TransportID) error {
 	dev, err := dial.Open(ctx, id, dial.Options{})
 	if err != nil {

@@ -20,7 +20,7 @@ type testbed struct {
 	env     *Env
 	store   []nvmf.TransportID // namespaces of the application's store
 	raw     *nvmf.TransportID  // namespace for the raw side; nil: none
-	why     string             // why there is none
+	why     string             // reason why raw is nil
 	closers []io.Closer
 }
 
@@ -58,7 +58,7 @@ func (e *Env) testbed(ctx context.Context, size nvmf.Bytes) (*testbed, error) {
 	return b, nil
 }
 
-// Close ends what was started, last first.
+// Close stops everything that was started, in reverse order.
 func (b *testbed) Close() error { return closeAll(b.closers) }
 
 // application starts the application on the testbed.
@@ -81,7 +81,7 @@ func (b *testbed) besideRaw(ctx context.Context, settings ...string) (*applicati
 	return a, raw, err
 }
 
-// rawSide starts the raw ranks; nil if there is no namespace for them.
+// rawSide starts the raw ranks. It returns nil if they have no namespace.
 func (b *testbed) rawSide(ctx context.Context) (*side, error) {
 	if b.raw == nil {
 		return nil, nil
@@ -94,8 +94,8 @@ func (b *testbed) rawSide(ctx context.Context) (*side, error) {
 	return r.side(rawName), nil
 }
 
-// socketSide starts the sockets baseline, with memory as large as a namespace; nil if the target is
-// on another host.
+// socketSide starts the sockets baseline, with memory as large as a namespace. It
+// returns nil if the target is on another host.
 func (b *testbed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
 	if b.env.remote() || len(b.env.Config.Targets) > 0 {
 		return nil, nil
@@ -108,8 +108,8 @@ func (b *testbed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error
 	return s.side(socketsName), nil
 }
 
-// peerSide is the processes of the application, writing to a new directory in a peer's directory.
-// If the ranks are on other hosts, they make the directory.
+// peerSide returns a side on which the processes of the application write to a new
+// directory of a peer. If the ranks are on other hosts, they create the directory.
 func (b *testbed) peerSide(ctx context.Context, a *application, p Peer) (*side, error) {
 	if b.env.remote() {
 		run := strings.TrimPrefix(filepath.Base(b.env.scratch), claimPrefix)
@@ -122,8 +122,8 @@ func (b *testbed) peerSide(ctx context.Context, a *application, p Peer) (*side, 
 	return b.directorySide(ctx, a, p.Name, dir)
 }
 
-// directorySide is the processes of the application, writing to a directory that they make if
-// necessary.
+// directorySide returns a side on which the processes of the application write to a
+// directory, which they create if necessary.
 func (b *testbed) directorySide(ctx context.Context, a *application, name, dir string) (*side, error) {
 	if _, err := a.group.DoAll(ctx, "mkdir "+dir); err != nil {
 		return nil, fmt.Errorf("peer %s: %w", name, err)
@@ -142,18 +142,19 @@ func inMemory(dir string) bool {
 	return unix.Statfs(dir, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
 }
 
-// loopbackSide is the processes of the application, writing to a file system on a loop device; nil,
-// and the reason, if that is not possible.
+// loopbackSide returns a side on which the processes of the application write to a file
+// system on a loop device. It returns nil and the reason if that is not possible.
 func (b *testbed) loopbackSide(ctx context.Context, a *application, kind string) (*side, string, error) {
 	return b.mountedSide(ctx, a, kind+" on a loop device", func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startLoopback(ctx, kind, size) })
 }
 
-// glusterSide is the processes of the application on GlusterFS.
+// glusterSide returns a side on which the processes of the application use GlusterFS.
 func (b *testbed) glusterSide(ctx context.Context, a *application) (*side, string, error) {
 	return b.mountedSide(ctx, a, glusterName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startGluster(ctx, size) })
 }
 
-// kernelSide is the processes of the application on Linux's NVMe/TCP host.
+// kernelSide returns a side on which the processes of the application use Linux's
+// NVMe/TCP host.
 func (b *testbed) kernelSide(ctx context.Context, a *application) (*side, string, error) {
 	return b.mountedSide(ctx, a, kernelHostName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startKernelHost(ctx, size) })
 }
@@ -171,9 +172,9 @@ func (b *testbed) mountedSide(ctx context.Context, a *application, name string, 
 	return s, "", err
 }
 
-// clear removes the files that a peer's side has written, and the directory if the ranks have made
-// it, perhaps on other hosts. After an interruption the ranks are gone; files on this host are then
-// removed with the environment.
+// clear removes the files of a peer's side, and the directory if the ranks have created
+// it, possibly on other hosts. After an interruption there are no ranks; files on this
+// host are then removed with the environment.
 func (b *testbed) clear(ctx context.Context, s *side, dir string) error {
 	if ctx.Err() != nil {
 		return nil
@@ -203,8 +204,8 @@ func (e *Env) memoryDir() (string, error) {
 	return dir, nil
 }
 
-// memoryFile makes a file in memory of which all pages are allocated. It is removed with the
-// environment.
+// memoryFile creates a file in memory, with all its pages allocated. It is removed with
+// the environment.
 func (e *Env) memoryFile(size nvmf.Bytes) (string, error) {
 	dir, err := e.memoryDir()
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// jobTree compares the tree of a job (--view=job) with private files of each rank (--view=rank),
-// and measures the costs of the tree's index. Each row is a ratio of two sides that took turns in
-// this run.
+// jobTree compares the tree of a job (--view=job) with private files of each rank
+// (--view=rank), and measures the costs of the tree's index. Each row is a ratio of two
+// sides that took turns in this run.
 func jobTree(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if e.remote() {
 		return nil, errors.New("the index of a job's tree is measured on one machine: leave --launch out, and do not start it through mpirun or srun")
@@ -62,7 +62,8 @@ type treeRanks struct {
 	job, rank *application
 }
 
-// startTree starts both on a testbed. The job's store also has space for shared files.
+// startTree starts both applications on a testbed. The job's store also has space for
+// shared files.
 func (t *treeRun) startTree(ctx context.Context, b *testbed, size nvmf.Bytes) (*treeRanks, error) {
 	private := t.namespace(size)
 	target, err := t.startTarget(ctx, memoryName(2*private), memoryName(private))
@@ -88,7 +89,7 @@ func (t *treeRun) startTree(ctx context.Context, b *testbed, size nvmf.Bytes) (*
 
 func memoryName(size nvmf.Bytes) string { return fmt.Sprintf("mem:%d", uint64(size)) }
 
-// data measures the data path, and calls on it.
+// data measures the data path, and calls on data.
 func (t *treeRun) data(ctx context.Context) (err error) {
 	b := &testbed{env: t.Env}
 	defer func() { err = errors.Join(err, b.Close()) }()
@@ -105,8 +106,8 @@ func (t *treeRun) data(ctx context.Context) (err error) {
 	return nil
 }
 
-// ratio adds the rate of one side as a share of the other's, from the times of both sides in the
-// same rounds.
+// ratio adds the rate of one side as a share of the other side's rate, from the times
+// of both sides in the same rounds.
 func (t *treeRun) ratio(what string, limit float64, ours, beside stats.Sample, amount float64, unit result.Unit) error {
 	ratios, err := stats.Ratios(beside, ours)
 	if err != nil {
@@ -125,7 +126,7 @@ const (
 	samePath        = 0.99
 )
 
-// checkpoints measures one file for each rank, as in the paper.
+// checkpoints measures checkpoints with one file for each rank, as in the paper.
 func (r *treeRanks) checkpoints(ctx context.Context) error {
 	job, rank := r.job.side("--view=job"), r.rank.side("--view=rank")
 	took, err := r.inTurns(ctx, "checkpoints, one file a rank", work{size: r.Size, transfer: r.Transfer}, true, job, rank)
@@ -149,7 +150,7 @@ func (r *treeRanks) removeAll(ctx context.Context, s *side) error {
 	return errors.Join(r.remove(ctx, s, 0), r.remove(ctx, s, 1))
 }
 
-// ownBytes measures single writes and reads of a lone rank, and fsyncs without any change.
+// ownBytes measures single writes and reads of one rank, and fsyncs without changes.
 func (r *treeRanks) ownBytes(ctx context.Context) error {
 	job, rank := r.job.side("--view=job"), r.rank.side("--view=rank")
 	for _, w := range []work{{size: r.Size, transfer: nvmf.MiB, ranks: 1}, {size: min(r.Size, 4*nvmf.MiB), transfer: 4 * nvmf.KiB, ranks: 1}} {

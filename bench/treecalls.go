@@ -10,18 +10,18 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// treeCalls is how often a call is made in a round.
+// treeCalls is the number of calls in a round.
 const treeCalls = 200
 
-// A treeCall is a call on a name that a single rank makes again and again.
+// A treeCall is a call on a name that a single rank makes repeatedly.
 type treeCall struct {
 	what  string
-	limit float64 // goal for the additional round trips; 0: there is none
-	// run makes the calls in a directory and returns the seconds of one.
+	limit float64 // goal for the additional round trips; 0 means none
+	// run makes the calls in a directory and returns the seconds of each.
 	run func(ctx context.Context, a *application, dir string) (float64, error)
 }
 
-// named returns a run of a call of nvmecr-bench-rank on a name.
+// named returns a function run for a call of nvmecr-bench-rank on a name.
 func named(call, name string) func(context.Context, *application, string) (float64, error) {
 	return func(ctx context.Context, a *application, dir string) (float64, error) {
 		took, err := first(ctx, a, fmt.Sprintf("call %s %d 0 %s", call, treeCalls, path.Join(dir, name)), "body")
@@ -29,14 +29,14 @@ func named(call, name string) func(context.Context, *application, string) (float
 	}
 }
 
-// many lets rank 0 make or remove files, and returns the seconds of the median call.
+// many has rank 0 create or remove files, and returns the seconds of the median call.
 func many(command string) func(context.Context, *application, string) (float64, error) {
 	return func(ctx context.Context, a *application, dir string) (float64, error) {
 		return first(ctx, a, fmt.Sprintf("%s %d %s", command, treeCalls, path.Join(dir, "many.")), "p50")
 	}
 }
 
-// first lets rank 0 execute a command, and returns one of its times in seconds.
+// first has rank 0 execute a command, and returns one of its times in seconds.
 func first(ctx context.Context, a *application, command, part string) (float64, error) {
 	done, err := a.group.Do(ctx, func(rank int) string {
 		if rank > 0 {
@@ -50,7 +50,7 @@ func first(ctx context.Context, a *application, command, part string) (float64, 
 	return done[0].Time(part).Seconds(), nil
 }
 
-// treeCallList is ordered so that each call finds what it needs.
+// treeCallList is in an order in which each call finds the files that it needs.
 var treeCallList = []treeCall{
 	{"open and close for writing", 2, named("open-write", "file")},
 	{"open and close for reading", 2, named("open", "file")},
@@ -62,8 +62,8 @@ var treeCallList = []treeCall{
 	{"unlink", 1, many("remove")},
 }
 
-// calls measures how much longer single calls take than with --view=rank, in round trips to the
-// index.
+// calls measures how much longer single calls take than with --view=rank, in round
+// trips to the index.
 func (r *treeRanks) calls(ctx context.Context) error {
 	index, err := r.job.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -124,8 +124,8 @@ func (r *treeRanks) callTable(job, rank []stats.Sample, trips stats.Sample) {
 	}
 }
 
-// extra returns how much longer each round of one side took than that of the other, in units of a
-// third time.
+// extra returns how much longer each round of one side took than that of the other
+// side, in units of a third time.
 func extra(ours, beside, unit stats.Sample) stats.Sample {
 	more := make(stats.Sample, len(ours))
 	for i := range ours {

@@ -20,18 +20,19 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// An indexClient makes this process a client of an index.
+// An indexClient is a client of an index in this process.
 type indexClient struct {
 	*tree.Client
-	of   *application // application of the index; nil: none
-	name string       // prefix of the files that it makes
+	of   *application // application of the index; may be nil
+	name string       // prefix of the names of the files that it creates
 	cred microfs.Cred
 	file wire.File // opened by publishNext
 	made int
 	end  int64 // end of the published ranges
 }
 
-// dialIndex connects to the index of the job, like a process that writes a partition, or none.
+// dialIndex connects to the index of the job, like a process that writes a partition,
+// or like one without a partition.
 func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	who, err := store.Cred()
 	if err != nil {
@@ -41,10 +42,10 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without the other methods of a file the stream has no deadlines: it blocks its thread, as in
-	// a rank.
+	// The stream has only the methods of io.ReadWriteCloser, and so no deadlines: it
+	// blocks its thread, as in a rank.
 	stream := struct{ io.ReadWriteCloser }{os.NewFile(uintptr(fd), "the index")}
-	if err := owner.CloseWindow(window); err != nil { // no request here has data
+	if err := owner.CloseWindow(window); err != nil { // no request of this process has data
 		return nil, errors.Join(err, stream.Close())
 	}
 	hello := wire.Hello{Format: tree.Format, Run: a.cfg.Run, Partition: partition, PID: uint32(os.Getpid()), Host: "bench", Cred: who}
@@ -55,7 +56,7 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	return &indexClient{Client: c, of: a, cred: who, name: fmt.Sprintf("client.%d.", partition)}, nil
 }
 
-// growStore makes the job's store have that many partitions.
+// growStore enlarges the job's store to the given number of partitions.
 func (a *application) growStore(partitions int) error {
 	c, err := a.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -65,7 +66,7 @@ func (a *application) growStore(partitions int) error {
 	return errors.Join(err, c.Goodbye())
 }
 
-// each makes a request several times, and returns the seconds of one.
+// each makes a request several times, and returns the seconds of each.
 func (c *indexClient) each(times int, request func() error) (float64, error) {
 	begin := time.Now()
 	for range times {
@@ -76,12 +77,12 @@ func (c *indexClient) each(times int, request func() error) (float64, error) {
 	return time.Since(begin).Seconds() / float64(times), nil
 }
 
-// nothing is a request that does nothing: an empty round trip.
+// nothing makes a request that has no effect: an empty round trip.
 func (c *indexClient) nothing() error {
 	return c.Call(wire.OpSetCred, &wire.Cred{Cred: c.cred}, nil)
 }
 
-// introduce introduces another process to the index, which then says farewell.
+// introduce connects another client to the index, and closes its connection.
 func (c *indexClient) introduce() error {
 	another, err := c.of.dialIndex(wire.NoPartition)
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *indexClient) stat() error {
 	return c.Call(wire.OpStat, &wire.Stat{Name: wire.Name{Dir: microfs.RootIno, Path: "/"}, Follow: true}, &answer)
 }
 
-// create makes a file and closes it.
+// create creates a file and closes it.
 func (c *indexClient) create() error {
 	c.made++
 	f, err := c.open(fmt.Sprintf("%s%d", c.name, c.made))
@@ -121,12 +122,12 @@ func (c *indexClient) open(name string) (f wire.File, err error) {
 	return f, c.Call(wire.OpOpen, &request, &f)
 }
 
-// close closes a file, and publishes ranges.
+// close closes a file, and publishes ranges of it.
 func (c *indexClient) close(f *wire.File, ranges []wire.Range) error {
 	return c.Call(wire.OpClose, &wire.Close{Writer: true, Publication: publication(f, ranges)}, nil)
 }
 
-// publication is the message that ranges of a file are in the client's partition.
+// publication returns the message that ranges of a file are in the client's partition.
 func publication(f *wire.File, ranges []wire.Range) wire.Publication {
 	p := wire.Publication{Ino: f.Attr.Ino, Birth: f.Attr.Birth, Cut: f.Attr.Cut, Mtime: time.Now(), Durable: true, Ranges: ranges}
 	if n := len(ranges); n > 0 {
@@ -149,7 +150,7 @@ func (c *indexClient) publishNext() (err error) {
 	return c.Call(wire.OpPublish, &p, &answer)
 }
 
-// The requests to one index, and how often a client makes each.
+// The requests to an index, and the number of times that a client makes each.
 const indexRequests = 5000
 
 var indexLoads = []struct {
@@ -166,20 +167,21 @@ var indexLoads = []struct {
 
 // indexRate is the rate of an index.
 type indexRate struct {
-	each float64 // seconds from one answer to the next with that many clients
+	each float64 // seconds from one answer to the next with this number of clients
 	cpu  float64 // processor time of the index for each request, in seconds
 }
 
 // indexRates has the rates of an index, by the name of the request and the number of clients.
 type indexRates map[string]map[int]indexRate
 
-// indexClients are the numbers of clients that ask at the same time.
+// indexClients are the numbers of clients that make requests at the same time.
 var indexClients = []int{1, 4}
 
-// firstUnused is the first partition that no rank has.
+// firstUnused is the first partition that belongs to no rank.
 const firstUnused = 1
 
-// indexRates starts an index over a store in memory, and makes requests from this process.
+// indexRates starts an index for a store in memory, and makes requests from this
+// process.
 func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 	one := e.with(1)
 	b := &testbed{env: one}
@@ -213,7 +215,7 @@ func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 		rates[load.name] = map[int]indexRate{}
 		for _, n := range indexClients {
 			best := indexRate{}
-			for range 3 { // other processes may disturb a round: the best one counts
+			for range 3 { // other processes may disturb a round, so the best one counts
 				rate, err := ask(clients[:n], requests/n, load.request, a.server)
 				if err != nil {
 					return nil, fmt.Errorf("%s: %w", load.name, err)
@@ -228,7 +230,7 @@ func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 	return rates, ctx.Err()
 }
 
-// ask lets clients make requests at the same time.
+// ask has clients make requests at the same time.
 func ask(clients []*indexClient, times int, request func(*indexClient) error, server *daemon) (indexRate, error) {
 	errs := make([]error, len(clients))
 	before, begin := processTime(server.cmd.Process.Pid), time.Now()

@@ -16,7 +16,7 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// usualNames is the number of names with which the memory of an index is measured.
+// usualNames is the default number of names for measuring the memory of an index.
 const usualNames = 100_000
 
 // namesEach is the number of names in a directory.
@@ -57,14 +57,15 @@ func (t *treeRun) memory(ctx context.Context) error {
 	return nil
 }
 
-// A localIndex is an index in this process, in memory, with two clients that write partitions.
+// A localIndex is an index in this process, on a device in memory, with two clients
+// that write partitions.
 type localIndex struct {
 	ctx     context.Context
 	clients [2]*indexClient
 }
 
-// useOfIndex returns by how much the heap has grown after fill, and the duration of a mount of the
-// partition then, in seconds.
+// useOfIndex returns the growth of the heap after fill, and then the duration of a
+// mount of the partition in seconds.
 func useOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (heap, mount float64, err error) {
 	dev, err := memdev.New(nvmf.Bytes(n)*16*nvmf.KiB+nvmf.GiB, 4096, memdev.Options{})
 	if err != nil {
@@ -90,7 +91,7 @@ func useOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (
 	return heap, mount, err
 }
 
-// heapOfIndex returns by how much the heap has grown after fill.
+// heapOfIndex returns the growth of the heap after fill.
 func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localIndex, int) error) (bytes float64, err error) {
 	x := index.New(fs, index.Options{Format: tree.Format})
 	defer x.Close()
@@ -111,8 +112,9 @@ func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localInd
 	return bytes, errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
 }
 
-// awaitCheckpoint waits for the end of a state checkpoint, which has the whole state in memory.
-// None is in progress or about to begin while half of the log is free.
+// awaitCheckpoint waits until no state checkpoint is in progress, since it has the
+// whole state in memory. While half of the log is free, none is in progress or about to
+// begin.
 func awaitCheckpoint(ctx context.Context, fs *microfs.FS) error {
 	for ctx.Err() == nil {
 		if err := fs.Sync(); err != nil {
@@ -133,7 +135,7 @@ func localClient(x *index.Index, partition uint32) (*indexClient, error) {
 	return &indexClient{Client: c}, err
 }
 
-// each makes n files, with ranges if there are any.
+// each creates n files with the given ranges.
 func (l *localIndex) each(n int, ranges []wire.Range) error {
 	c := l.clients[0]
 	for i := range n {
@@ -163,8 +165,8 @@ func (l *localIndex) files(n int) error {
 	return l.each(n, []wire.Range{{Len: int64(128 * nvmf.MiB)}})
 }
 
-// ranges lets both clients publish pieces of a file in turns, so that no piece can be joined with
-// its neighbour.
+// ranges has both clients publish pieces of a file in turns, so that no piece can be
+// merged with its neighbour.
 func (l *localIndex) ranges(n int) error {
 	const piece = int64(nvmf.MiB)
 	var open [2]wire.File

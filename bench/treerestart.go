@@ -11,16 +11,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// restartLimit: a restart with another number of ranks may take twice as long as one with the same
-// number.
+// restartLimit is the goal for a restart with another number of ranks, as a multiple of
+// the time of a restart with the same number.
 const restartLimit = 2
 
 // filesOfRank is the number of files that a rank writes before a restart.
 const filesOfRank = 10
 
-// restarts measures restarts with half and with twice the number of ranks, and compares them with a
-// restart with the same number. A restart takes from the first call under the mount until each rank
-// has read. For twice as many ranks the store has to grow.
+// restarts measures restarts with half and with twice the number of ranks, and compares
+// them with a restart with the same number. A restart takes from the first call under
+// the mount until each rank has read. For twice as many ranks the store must grow.
 func (t *treeRun) restarts(ctx context.Context) (err error) {
 	b := &testbed{env: t.Env}
 	defer func() { err = errors.Join(err, b.Close()) }()

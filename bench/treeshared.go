@@ -17,8 +17,9 @@ const (
 	othersShare = 0.90
 )
 
-// sharedSides returns the ways in which the job's ranks write: own files first. No file is
-// truncated, since truncating a file of several ranks removes the bytes of the others.
+// sharedSides returns the ways in which the job's ranks write: their own files first.
+// No file is truncated, since truncating a file of several ranks removes the bytes of
+// the other ranks.
 func (r *treeRanks) sharedSides() []*side {
 	n := nvmf.Bytes(r.Ranks)
 	named := func(name string, part func(w work, rank int) (first, step nvmf.Bytes)) *side {
@@ -33,7 +34,7 @@ func (r *treeRanks) sharedSides() []*side {
 	}
 }
 
-// remove removes the files that a side writes. Then all ranks make a call: its answer tells them
+// remove removes the files of a side. Then all ranks make a call. Its answer tells them
 // about the removal, and they free the space.
 func (r *treeRanks) remove(ctx context.Context, s *side, k int) error {
 	if _, err := s.group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
@@ -43,7 +44,7 @@ func (r *treeRanks) remove(ctx context.Context, s *side, k int) error {
 	return err
 }
 
-// ofNext is a side whose ranks read the file of the next rank.
+// ofNext returns a side whose ranks read the file of the next rank.
 func (r *treeRanks) ofNext(s *side) *side {
 	next := *s
 	next.path = func(rank, k int) string { return s.path((rank+1)%r.Ranks, k) }
@@ -81,7 +82,8 @@ func (r *treeRanks) sharedFiles(ctx context.Context) error {
 	return nil
 }
 
-// turn calls do for each side, with another one first in each round, and adds the times.
+// turn calls do for each side, beginning with another side in each round, and records
+// the times.
 func (r *treeRanks) turn(ctx context.Context, round int, sides []*side, took map[*side]stats.Sample, do func(*side) (workers.Round, error)) error {
 	for i := range sides {
 		s := sides[(i+round)%len(sides)]
@@ -114,8 +116,8 @@ func (r *treeRanks) sharedGoals(writers, readers []*side, written, read map[*sid
 	return nil
 }
 
-// published adds published results of others beside the result for a strided file, from its times
-// and those of own files.
+// published adds published results of other projects for comparison with the result for
+// a strided file. It uses the times of that file and of the ranks' own files.
 func (r *treeRanks) published(ownWritten, written, ownRead, read stats.Sample) {
 	const beside = "%.2f of one file a rank, %s"
 	writing := []any{ownWritten.Median() / written.Median(), rankCount(r.Ranks)}

@@ -15,21 +15,22 @@ import (
 	"nvmecr/nvmf"
 )
 
-// UnifyFS as it is used on one host: a server, and a library in the ranks. The library is
-// preloaded, as ours is. A process can have one of them only, so these ranks are not those of the
-// application. Their data goes into memory that they share with the server, which learns of it by
-// fsync and close.
+// UnifyFS on one host: a server, and a library in the ranks. The library is preloaded,
+// like nvmecr's. A process can have only one of the two libraries, so these ranks are
+// not those of the application. Their data goes to memory that they share with the
+// server. The server gets its location by fsync and close.
 
-// unifyfsName is the peer's name.
+// unifyfsName is the name of the peer.
 const unifyfsName = "UnifyFS, its log in memory"
 
-// unifyfsLibrary mounts by itself in a program that does not know UnifyFS. The other libraries of
-// UnifyFS wait until the program calls unifyfs_mount.
+// unifyfsLibrary mounts automatically in a program that does not know UnifyFS. The
+// other libraries of UnifyFS wait until the program calls unifyfs_mount.
 const unifyfsLibrary = "libunifyfs_preload_gotcha.so"
 
-// unifyfsScript starts the server, $4, with files below $3, a directory in memory at $1, and $2
-// bytes of shared memory that only the server and the ranks see. The server ends with this process
-// at the latest: if its ranks have died, it may hang when it is asked to end.
+// unifyfsScript starts the server $4, with files below $3, a directory in memory at $1,
+// and $2 bytes of shared memory that only the server and the ranks see. The server ends
+// with this process at the latest: after a crash of its ranks it may hang when it is
+// asked to end.
 const unifyfsScript = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o nosuid,nodev nvmecr-bench "$1"
@@ -52,8 +53,8 @@ while [ -e /proc/$!/exe ] && [ $tries -lt 100 ]; do
 done
 `
 
-// unifyfs returns the side of UnifyFS. It returns none if the user names peers, or if this host
-// cannot have UnifyFS.
+// unifyfs returns the side of UnifyFS. It returns none if the user names peers, or if
+// this host does not support UnifyFS.
 func (b *testbed) unifyfs(ctx context.Context, res *result.Result) ([]*side, error) {
 	if len(b.env.Peers) > 0 {
 		return nil, nil
@@ -66,8 +67,8 @@ func (b *testbed) unifyfs(ctx context.Context, res *result.Result) ([]*side, err
 	return []*side{s}, nil
 }
 
-// unifyfsSide has ranks with the library of UnifyFS, and its server. The error says what is
-// missing.
+// unifyfsSide returns a side with ranks under the library of UnifyFS, and the server.
+// The error says what is missing.
 func (b *testbed) unifyfsSide(ctx context.Context) (*side, error) {
 	if b.env.remote() {
 		return nil, errors.New("the ranks are on other hosts")
@@ -76,7 +77,7 @@ func (b *testbed) unifyfsSide(ctx context.Context) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	mount := filepath.Join("/unifyfs", filepath.Base(b.env.scratch)) // a path that this host has not
+	mount := filepath.Join("/unifyfs", filepath.Base(b.env.scratch)) // a path that does not exist on this host
 	m, err := b.env.mount(ctx, 2*b.env.namespace(b.env.Size), unifyfsScript, syscall.CLONE_NEWNS, mount, server)
 	if err != nil {
 		return nil, fmt.Errorf("%s does not start: %w", server, err)
@@ -92,8 +93,8 @@ func (b *testbed) unifyfsSide(ctx context.Context) (*side, error) {
 	return unifyfsRanks(ctx, group, filepath.Join(mount, "nvmecr-bench"))
 }
 
-// unifyfsRanks is the group, writing to a directory that it makes. That fails if UnifyFS is not
-// mounted.
+// unifyfsRanks returns a side of the group's ranks that write to a directory, which
+// they create. That fails if UnifyFS is not mounted.
 func unifyfsRanks(ctx context.Context, group *workers.Group, dir string) (*side, error) {
 	if _, err := group.DoAll(ctx, "mkdir "+dir); err != nil {
 		return nil, err
@@ -121,9 +122,10 @@ func findUnifyFS() (server, library string, err error) {
 	return "", "", fmt.Errorf("%s has no %s beside it: build UnifyFS with --enable-preload", server, unifyfsLibrary)
 }
 
-// unifyfsSettings are environment variables of the ranks. Each rank has a log of two checkpoints,
-// which writes take in whole chunks. A rank reads its own data, so it may find the data without the
-// server: UnifyFS has a setting for such programs.
+// unifyfsSettings returns environment variables of the ranks. Each rank has a log of
+// two checkpoints. A write takes whole chunks of the log. A rank reads only its own
+// data, so it may find the data without the server: UnifyFS has a setting for such
+// programs.
 func (e *Env) unifyfsSettings(dir, mount string) []string {
 	log := (2*e.Size + 2*e.Transfer + nvmf.MiB).AlignUp(nvmf.MiB)
 	return []string{

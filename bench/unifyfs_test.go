@@ -57,8 +57,8 @@ func TestBrokenUnifyFS(t *testing.T) {
 	}
 }
 
-// TestUnifyFS lets ranks with UnifyFS write and read more than their logs can hold at a time. No
-// file of it may be left afterwards.
+// TestUnifyFS has ranks with UnifyFS write and read more than their logs can hold at a
+// time. UnifyFS must leave no file behind.
 func TestUnifyFS(t *testing.T) {
 	if _, _, err := findUnifyFS(); err != nil {
 		t.Skip(err)

@@ -29,8 +29,8 @@ const (
 	fuseLoopbackName = "a go-fuse loopback over tmpfs"
 )
 
-// view compares access to a store's files through the kernel with access through the preload, and
-// with a FUSE loopback in Go that has nothing behind it.
+// view compares access to a store's files through the kernel with access through the
+// preload, and with a plain FUSE loopback in Go.
 func view(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if e.remote() {
 		return nil, errors.New("the view is one of this host's: leave --launch out, and do not start it through mpirun or srun")
@@ -68,7 +68,8 @@ func view(ctx context.Context, e *Env) (res *result.Result, err error) {
 	return res, one.viewTables(ctx, res, ours, byKernel, loopback)
 }
 
-// viewTables measures, and fills in the tables and the ratios, for which there are no goals.
+// viewTables measures, and fills in the tables and the ratios. The ratios have no
+// goals.
 func (e *Env) viewTables(ctx context.Context, res *result.Result, ours, byKernel, loopback *side) error {
 	var all []string
 	for _, w := range []work{{size: e.Size, transfer: nvmf.MiB}, {size: min(e.Size, 4*nvmf.MiB), transfer: 4 * nvmf.KiB}} {
@@ -102,7 +103,7 @@ func (e *Env) viewTables(ctx context.Context, res *result.Result, ours, byKernel
 	return nil
 }
 
-// seconds are the times of the rounds of a write, or of a read.
+// seconds returns the times of the rounds of writing, or of reading.
 func (t *taken) seconds(what string) stats.Sample {
 	if what == "write" {
 		return spans(t.write)
@@ -110,7 +111,8 @@ func (t *taken) seconds(what string) stats.Sample {
 	return spans(t.read)
 }
 
-// viewSide is the processes of the application, writing through the kernel to a store of their own.
+// viewSide returns a side on which the processes of the application write through the
+// kernel to another store.
 func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.TransportID) (*side, error) {
 	cfg := config.Default()
 	if err := errors.Join(cfg.Adopt(a.cfg.Values()), cfg.Set("name", storeName)); err != nil {
@@ -135,8 +137,8 @@ func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.Transpor
 	return b.directorySide(ctx, a, viewName, filepath.Join(cfg.Export, "job", "bench"))
 }
 
-// fuseLoopbackSide is the processes of the application, writing to a directory in memory through a
-// FUSE loopback.
+// fuseLoopbackSide returns a side on which the processes of the application write to a
+// directory in memory through a FUSE loopback.
 func (b *testbed) fuseLoopbackSide(ctx context.Context, a *application) (*side, error) {
 	dir, err := b.env.memoryDir()
 	if err != nil {
@@ -157,8 +159,9 @@ func (b *testbed) fuseLoopbackSide(ctx context.Context, a *application) (*side, 
 	return b.directorySide(ctx, a, fuseLoopbackName, filepath.Join(mounted, "bench"))
 }
 
-// FuseLoopback passes a directory on by FUSE at another one until input ends, and prints a line to
-// output when it is mounted. With a limit it passes on that many bytes per second.
+// FuseLoopback mounts a directory by FUSE at another path until input ends. It prints a
+// line to output when it has mounted. A limit above 0 limits its rate to that many
+// bytes per second.
 func FuseLoopback(dir, mounted string, limit int, input io.Reader, output io.Writer) error {
 	root, err := fs.NewLoopbackRoot(dir)
 	if limit > 0 {
@@ -176,7 +179,7 @@ func FuseLoopback(dir, mounted string, limit int, input io.Reader, output io.Wri
 		return fmt.Errorf("mounting a loopback at %s by FUSE: %w", mounted, err)
 	}
 	if _, err = fmt.Fprintln(output, "mounted"); err == nil {
-		_, _ = io.Copy(io.Discard, input) // an error ends it, too
+		_, _ = io.Copy(io.Discard, input) // an error also ends the mount
 	}
 	if err := errors.Join(err, fuseview.Detach(mounted)); err != nil {
 		return err

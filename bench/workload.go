@@ -11,13 +11,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// workload fills a log with about n records and returns their number without coalescing. A file
-// stays open: while one is open and a quarter of the log is free, no state checkpoint is taken.
-// With names of four letters a record has 48 bytes, like that of a small write.
+// A workload fills a log with about n records, and returns the number of records
+// without coalescing. It keeps a file open: while a file is open and a quarter of the
+// log is free, no state checkpoint is taken. With names of four letters a record has 48
+// bytes, like that of a small write.
 type workload struct {
 	name      string
-	size      nvmf.Bytes // of the partition; sparse
-	hugeblock nvmf.Bytes // 0: the default
+	size      nvmf.Bytes // size of the partition, which is sparse
+	hugeblock nvmf.Bytes // 0 means the default
 	run       func(w *worker, n int) (int, error)
 }
 
@@ -89,7 +90,7 @@ var (
 	}}
 )
 
-// worker runs a workload. It keeps the first error.
+// A worker runs a workload. It keeps the first error.
 type worker struct {
 	ctx context.Context
 	fs  *microfs.FS
@@ -109,7 +110,8 @@ func (w *worker) open(name string) *microfs.File {
 	return f
 }
 
-// create makes an empty file: one record, for nothing is written to it.
+// create creates an empty file. This adds one record, since nothing is written to the
+// file.
 func (w *worker) create(name string) error {
 	f, err := w.fs.Open(microfs.RootIno, name, syscall.O_RDONLY|syscall.O_CREAT, 0o600)
 	if err != nil {

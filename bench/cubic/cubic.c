@@ -1,7 +1,7 @@
 /*
- * A library to preload into a peer, so that its TCP sockets have the congestion
- * control that ours have: what is compared then are programs, not the setting
- * of the system. It says nothing where the kernel has no cubic.
+ * A library to be preloaded into a peer. It gives the peer's TCP sockets the same congestion
+ * control as nvmecr's sockets. A comparison then does not depend on the default of the system.
+ * On a kernel without cubic the library changes nothing.
  */
 #include <dlfcn.h>
 #include <netinet/in.h>

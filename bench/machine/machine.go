@@ -1,7 +1,6 @@
-// Package machine describes the machine that an experiment ran on, so that a reader can judge what
-// its numbers mean elsewhere.
-//
-// Unknown values are left out. Safe for concurrent use.
+// Package machine describes the machine that an experiment ran on, so that a reader can
+// judge what its numbers mean for other machines. Unknown values are left out. The
+// package is safe for concurrent use.
 package machine
 
 import (
@@ -24,8 +23,9 @@ import (
 	"nvmecr/bench/result"
 )
 
-// Describe returns the properties of this machine, and the versions of the programs that take part.
-// It starts each program once to ask for its version, for at most two seconds.
+// Describe returns the properties of this machine, and the versions of the programs
+// that the experiments use. It starts each program once to ask for its version, for at
+// most two seconds.
 func Describe(ctx context.Context) []result.Fact {
 	s := system{root: "/", ask: ask}
 	var facts []result.Fact
@@ -48,13 +48,14 @@ func Describe(ctx context.Context) []result.Fact {
 	return facts
 }
 
-// system is a machine as its file system shows it.
+// system is a machine as described by its file system.
 type system struct {
 	root string
 	ask  func(ctx context.Context, name string, args ...string) string
 }
 
-// read returns a file without the white space around it, "" if there is none.
+// read returns the contents of a file without the white space around it, or an empty
+// string.
 func (s system) read(path string) string {
 	b, err := os.ReadFile(filepath.Join(s.root, path))
 	if err != nil {
@@ -63,7 +64,7 @@ func (s system) read(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// field returns the text behind "name:" at the start of a line of a file.
+// field returns the text after "name:" at the start of a line of a file.
 func (s system) field(path, name string) string {
 	for line := range strings.Lines(s.read(path)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
@@ -73,8 +74,8 @@ func (s system) field(path, name string) string {
 	return ""
 }
 
-// cpu names the processors, of which this process can use usable, and what makes their speed
-// uncertain.
+// cpu describes the processors, of which this process can use usable. It mentions
+// properties that make their speed uncertain.
 func (s system) cpu(usable int) string {
 	model := cmp.Or(s.field("proc/cpuinfo", "model name"), s.field("proc/cpuinfo", "Model"), "unknown model")
 	parts := []string{fmt.Sprintf("%s, %d usable", model, usable)}
@@ -138,8 +139,8 @@ func (s system) distribution() string {
 	return ""
 }
 
-// congestion names the congestion control of nvmecr's sockets and of the system. One with pacing
-// halves the bandwidth of a loopback interface.
+// congestion returns the congestion control of nvmecr's sockets and of the system. One
+// with pacing halves the bandwidth of the loopback interface.
 func (s system) congestion() string {
 	system := s.read("proc/sys/net/ipv4/tcp_congestion_control")
 	if system == "" {
@@ -157,7 +158,7 @@ func (s system) load() string {
 	return one
 }
 
-// A program takes part if it is installed.
+// A program is used by the experiments if it is installed.
 type program struct {
 	name string
 	argv []string
@@ -173,8 +174,8 @@ var programs = []program{
 
 var number = regexp.MustCompile(`[0-9]+\.[0-9][0-9.a-z]*`)
 
-// version returns a program's version: the first number with a point in its output; "installed" if
-// there is none, or "not in PATH".
+// version returns a program's version: the first number with a point in its output. It
+// returns "installed" if there is none, and "not in PATH" if the program is missing.
 func (s system) version(ctx context.Context, p program) string {
 	said := s.ask(ctx, p.argv[0], p.argv[1:]...)
 	if said == "" {
@@ -183,7 +184,8 @@ func (s system) version(ctx context.Context, p program) string {
 	return cmp.Or(number.FindString(said), "installed")
 }
 
-// ask runs a program and returns what it printed; "" if there is none.
+// ask runs a program and returns its output. It returns an empty string if the program
+// cannot be started.
 func ask(ctx context.Context, name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -191,7 +193,7 @@ func ask(ctx context.Context, name string, args ...string) string {
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// A program that fails because it has no option for its version is installed all the same.
+	// A program that fails because it has no option for its version is still installed.
 	if err := cmd.Run(); err != nil && cmd.Process == nil {
 		return ""
 	}

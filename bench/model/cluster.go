@@ -10,8 +10,8 @@ import (
 	"nvmecr/balancer/topology"
 )
 
-// A cluster for placements that use the topology: racks with nodes of coresOfNode ranks, which a
-// job fills in order, and targets in the same racks.
+// A cluster for placements that use the topology. It has racks of nodes with
+// coresOfNode ranks each, which a job fills in order, and targets in the same racks.
 const (
 	racks       = 4
 	coresOfNode = 28
@@ -73,8 +73,9 @@ func planned(ranks, targets int, size uint64, _ uint64) []uint64 {
 	return loads
 }
 
-// Sharing returns the part of the ranks with data in their own rack: by the balancer's plan, by the
-// rank's number, and by a hash of the file's name.
+// Sharing returns the part of the ranks with data in their own rack, for three
+// placements: by the balancer's plan, by the rank's number, and by a hash of the file's
+// name.
 func Sharing(ranks, targets int, trial uint64) (byPlan, byRank, byHash float64, err error) {
 	p, err := plan(ranks, targets)
 	if err != nil {

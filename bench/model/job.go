@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Costs are the values measured on one machine.
+// Costs has the values measured on one machine.
 type Costs struct {
-	// RankMessages and RankBytes count the PDUs of one rank, in both directions, from its
-	// connection to its mount on a formatted target.
+	// RankMessages and RankBytes count the PDUs of one rank in both directions, from
+	// its connection until it has mounted on a formatted target.
 	RankMessages int
 	RankBytes    uint64
 	// FormatMessages counts the additional PDUs of the rank that formats a target.
@@ -17,12 +17,12 @@ type Costs struct {
 	// MountOne is the time from connection to mount of one rank. MountEach is the additional time
 	// for each rank that does the same at the same time on the same target.
 	MountOne, MountEach time.Duration
-	// Format is the time to make a target's table, for each of its ranks. FormatBase is the part
-	// that does not depend on them.
+	// Format is the time for creating a target's table, for each of its ranks.
+	// FormatBase is the part that does not depend on the ranks.
 	FormatBase, Format time.Duration
 	// Poll is the interval at which the other ranks look for the table.
 	Poll time.Duration
-	// Home is the balancer's time for one rank.
+	// Home is the time that the balancer takes for one rank.
 	Home time.Duration
 	// Index has the costs of the index of a job's tree.
 	Index IndexCosts
@@ -30,7 +30,7 @@ type Costs struct {
 	Efficiency float64
 }
 
-// A Job is a job to be predicted.
+// A Job is a job whose costs are predicted.
 type Job struct {
 	Ranks int
 	Size  uint64 // bytes that each rank writes in one checkpoint
@@ -47,8 +47,8 @@ type Prediction struct {
 	// Messages counts the NVMe/TCP PDUs of all ranks at the start, TargetMessages those of the
 	// fullest target.
 	Messages, TargetMessages uint64
-	// Start is the time from MPI_Init to the mount of the last rank at the first start, which also
-	// formats the targets. Restart is that of a later run.
+	// Start is the time from MPI_Init until the last rank has mounted, for the first
+	// start, which also formats the targets. Restart is the same time for a later run.
 	Start, Restart time.Duration
 	// Balance is the balancer's time for all ranks on one core. A rank computes only its own home.
 	Balance time.Duration
@@ -62,16 +62,17 @@ type Prediction struct {
 	Limit string
 }
 
-// collectives is the number of MPI collectives in MPI_Init: one makes MPI_COMM_CR, and in one all
-// ranks agree that they have mounted.
+// collectives is the number of MPI collectives in MPI_Init. One creates MPI_COMM_CR,
+// and in the other one all ranks agree that they have mounted.
 const collectives = 2
 
 // Predict computes the costs of a job.
 //
-// The start has three parts: collectives of MPI, with a depth of log2 of the ranks; the ranks of
-// one target, which connect to it at the same time, while other targets do the same in parallel;
-// and, at the first start, the rank that formats a target before the others find its table. No
-// other part of the start depends on the number of ranks.
+// The start has three parts. First, the collectives of MPI have a depth of log2 of the
+// number of ranks. Second, the ranks of one target connect to it at the same time, in
+// parallel with those of other targets. Third, at the first start a rank formats the
+// target before the others find its table. No other part of the start depends on the
+// number of ranks.
 func (j Job) Predict(f Fabric, c Costs) Prediction {
 	o := Prediction{Ranks: j.Ranks, Targets: max(1, ceilDiv(j.Ranks, f.RanksPerTarget))}
 	o.Fullest = ceilDiv(j.Ranks, o.Targets)
@@ -91,9 +92,9 @@ func (j Job) Predict(f Fabric, c Costs) Prediction {
 	return o
 }
 
-// The memory of a rank: the mapping, and the ranks of its target while MPI_COMM_CR is made. The
-// table: two copies, each with a header and an entry for each rank. A test compares these constants
-// with the code.
+// A rank has memory for the mapping, and for the ranks of its target while MPI_COMM_CR
+// is created. A table has two copies, each with a header and an entry for each rank. A
+// test compares these constants with the code.
 const (
 	mappingBytes = 32
 	sharerBytes  = 8

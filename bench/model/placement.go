@@ -1,9 +1,11 @@
-// Package model computes what this machine is too small to measure: where a million ranks put their
-// data, the load of the slowest target, and the cost of starting such a job.
+// Package model computes what is too large to measure on this machine: where a million
+// ranks put their data, the load of the slowest target, and the cost of starting such a
+// job.
 //
-// Nothing here is measured. Values that can be measured on a small machine are parameters (Costs),
-// as are those of the fabric (Fabric), so that a reader can tell them apart and use other values.
-// All results are deterministic: random choices take a seed.
+// The package measures nothing. Values that can be measured on a small machine are
+// parameters (Costs), as are those of the fabric (Fabric). So a reader can distinguish
+// them, and use other values. All results are deterministic, since random choices use a
+// seed.
 //
 // All functions are pure and safe for concurrent use.
 package model
@@ -17,16 +19,17 @@ import (
 	"nvmecr/balancer"
 )
 
-// A Placement decides how much data each target of a job gets. Each rank writes one file of size
-// bytes, as in the N-N pattern. The result has the sum for each target. trial stands for another
-// directory of files, or another job: a placement by names gives another result for it.
+// A Placement decides how much data each target of a job gets. Each rank writes one
+// file of size bytes, as in the N-N pattern. The result has the sum for each target.
+// trial selects another directory of files, or another job: a placement by names then
+// has another result.
 type Placement struct {
 	Name  string
-	About string // how it decides, in half a sentence
+	About string // the rule, in half a sentence
 	Place func(ranks, targets int, size uint64, trial uint64) []uint64
 }
 
-// Placements are compared with each other. The first one is nvmecr's.
+// Placements lists the placements to compare. The first one is nvmecr's.
 var Placements = []Placement{
 	{"round robin", "nvmecr without a site's inventory: rank r has target r mod T", roundRobin},
 	{"hash ranges", "as GlusterFS: a hash of the file's name falls into one of T equal ranges", hashRanges},
@@ -42,7 +45,7 @@ func roundRobin(ranks, targets int, size uint64, _ uint64) []uint64 {
 	loads := make([]uint64, targets)
 	m, err := balancer.RoundRobin(ranks, targets)
 	if err != nil {
-		return loads // no ranks: nothing is placed
+		return loads // without ranks nothing is placed
 	}
 	for t := range loads {
 		loads[t] = uint64(len(m.Ranks(t))) * size
@@ -67,8 +70,8 @@ func jumpHash(ranks, targets int, size uint64, trial uint64) []uint64 {
 	return loads
 }
 
-// Jump is the jump consistent hash: it returns the bucket of a key, of n. When n grows by one, one
-// key in n+1 moves, always into the new bucket.
+// Jump is jump consistent hashing: it returns the bucket of a key, out of n. When n
+// grows by one, one key in n+1 moves, always into the new bucket.
 func Jump(key uint64, n int) int {
 	bucket, next := int64(-1), int64(0)
 	for next < int64(n) {
@@ -79,8 +82,8 @@ func Jump(key uint64, n int) int {
 	return int(bucket)
 }
 
-// ringPoints is the number of points of each target on the ring. With more points the shares are
-// more equal: their deviation falls with the square root.
+// ringPoints is the number of points of each target on the ring. With more points the
+// shares are more equal: their deviation falls with the square root of the number.
 const ringPoints = 100
 
 func hashRing(ranks, targets int, size uint64, trial uint64) []uint64 {
@@ -109,7 +112,7 @@ func hashRing(ranks, targets int, size uint64, trial uint64) []uint64 {
 	return loads
 }
 
-// strip is the default of OrangeFS.
+// strip is the default strip size of OrangeFS.
 const strip = 64 << 10
 
 func striping(ranks, targets int, size uint64, trial uint64) []uint64 {
@@ -130,7 +133,7 @@ func striping(ranks, targets int, size uint64, trial uint64) []uint64 {
 	return loads
 }
 
-// nameHash is the hash of the name of a rank's file.
+// nameHash returns the hash of the name of a rank's file.
 func nameHash(rank int, trial uint64) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a
 	var buf [48]byte
@@ -142,15 +145,16 @@ func nameHash(rank int, trial uint64) uint64 {
 	return mix(h)
 }
 
-// mix spreads the bits of h: the end of splitmix64.
+// mix spreads the bits of h. It is the final step of splitmix64.
 func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
 }
 
-// Slowest is the load of the fullest target divided by the mean: how many times as long as with
-// equal loads a checkpoint takes, if the targets are the bottleneck. 1 if there is no load.
+// Slowest returns the load of the fullest target divided by the mean load, and 1 if
+// there is no load. If the targets are the bottleneck, a checkpoint takes this many
+// times as long as with equal loads.
 func Slowest(loads []uint64) float64 {
 	sum, highest := 0.0, uint64(0)
 	for _, l := range loads {

@@ -5,23 +5,24 @@ import "time"
 // IndexCosts are the costs of the index of a job's tree, measured on one machine. The index answers
 // one request after another.
 type IndexCosts struct {
-	// Trip is an empty round trip. Open is an open and a close for reading, Create an open that
-	// makes a file and its close, Publish the additional time of a close that publishes written
-	// ranges, Hello an introduction and a farewell. All are times of the index alone, while several
-	// clients ask.
+	// Trip is an empty round trip. Open is an open and a close for reading. Create is
+	// an open that creates a file, and its close. Publish is the additional time of a
+	// close that publishes written ranges. Hello is a connection to the index and its
+	// end. All are times of the index alone, while several clients send requests.
 	Trip, Open, Create, Publish, Hello time.Duration
-	// Look is the time for each partition when the index starts, MountName that for each name.
+	// Look is the time for each partition when the index starts, and MountName the time
+	// for each name.
 	Look, MountName time.Duration
 	// Name is the memory of a file with a range, in bytes.
 	Name float64
 }
 
-// hellos is how often a rank introduces itself at its start: once without a partition, and once
-// with its own.
+// hellos is the number of times that a rank connects to the index at its start: once
+// without a partition, and once with its own.
 const hellos = 2
 
-// IndexShare is the part of a checkpoint's time that the index may add. It determines the number of
-// indexes.
+// IndexShare is the part by which the index may lengthen a checkpoint. It determines
+// the number of indexes.
 const IndexShare = 0.1
 
 // A TreePrediction has the costs of one tree for a job.
@@ -37,8 +38,8 @@ type TreePrediction struct {
 	Indexes int
 }
 
-// Tree computes the costs of one tree for the job of o, whose ranks have that many files each, with
-// the one index that exists today.
+// Tree computes the costs of one tree for the job of o, with the one index that exists
+// today. files is the number of files of each rank.
 func (o Prediction) Tree(c IndexCosts, files int) TreePrediction {
 	n, names := time.Duration(o.Ranks), float64(o.Ranks)*float64(files)
 	t := TreePrediction{Ranks: o.Ranks, Memory: names * c.Name}

@@ -2,8 +2,8 @@ package paper
 
 import "nvmecr/bench/result"
 
-// Published results of others for one file of many ranks. None of these texts has a ratio to one
-// file a rank.
+// Results of other projects for a file that many ranks share. None of the publications
+// has a ratio to one file for each rank.
 var (
 	PLFSWrite = Number{"PLFS, 512 ranks write one file in pieces of 16,864 bytes, beside the same without PLFS", 1370.0 / 240, result.Times,
 		"5.7x: 1370 beside 240 MB/s, opens and closes included (0.09x with another setting of the forwarding layer: 21.9 MB/s)", "github.com/plfs/plfs-core/issues/49, Cielo"}

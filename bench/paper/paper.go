@@ -1,10 +1,10 @@
-// Package paper has the numbers of the paper that the experiments are compared with: Gugnani, Li,
-// Lu, "NVMe-CR: A Scalable Ephemeral Storage Runtime for Checkpoint/Restart with
-// NVMe-over-Fabrics", IPDPS 2021.
+// Package paper has the paper's numbers that the experiments are compared with:
+// Gugnani, Li, Lu, "NVMe-CR: A Scalable Ephemeral Storage Runtime for
+// Checkpoint/Restart with NVMe-over-Fabrics", IPDPS 2021.
 //
-// The package has only numbers that the text and the tables state. Most figures show more, but only
-// as points in a plot; reading them off would give numbers that were not published. The paper's
-// machine is not ours: see Testbed.
+// The package has only numbers that the text and the tables state. Most figures show
+// more results, but only as points in a plot; reading these would give numbers that
+// were not published. The paper used another machine: see Testbed.
 package paper
 
 import (
@@ -26,18 +26,18 @@ type Number struct {
 	Source string
 }
 
-// Beside is a claim: the number, and the result here.
+// Beside returns a claim with the number and the result of this run.
 func (n Number) Beside(format string, a ...any) result.Claim {
 	return result.Claim{What: n.What, Paper: n.Said, Source: n.Source, Here: fmt.Sprintf(format, a...)}
 }
 
-// Cell is the number in a row of the paper in a table.
+// Cell returns the number for the paper's row in a table.
 func (n Number) Cell() result.Cell { return result.In(n.Unit, n.Value) }
 
 // MB is the unit of sizes in the paper.
 const MB = 1e6
 
-// The numbers, in the order of the paper.
+// Numbers of the paper, in its order.
 var (
 	OrangeFSOfPeak  = Number{"OrangeFS, checkpoint bandwidth at best", 0.41, result.Percent, "41% of the hardware's", "section I.A, Figure 1"}
 	GlusterFSOfPeak = Number{"GlusterFS, checkpoint bandwidth at best", 0.84, result.Percent, "84% of the hardware's", "section I.A, Figure 1"}
@@ -95,7 +95,7 @@ type Row struct {
 	OrangeFS, GlusterFS, Ours float64
 }
 
-// Beside is a claim: the row, and the result here.
+// Beside returns a claim with the row and the result of this run.
 func (r Row) Beside(format string, a ...any) result.Claim {
 	return result.Claim{What: r.What, Source: "section IV.I, Table II", Here: fmt.Sprintf(format, a...),
 		Paper: fmt.Sprintf("%s (GlusterFS %s, OrangeFS %s)", r.Unit.Full(r.Ours), r.Unit.Full(r.GlusterFS), r.Unit.Full(r.OrangeFS))}

@@ -1,5 +1,5 @@
-// Package progress shows the progress of a long measurement, on a terminal only: a pipe or a file
-// gets nothing.
+// Package progress shows the progress of a long measurement on a terminal. It writes
+// nothing to a pipe or a file.
 package progress
 
 import (
@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Bar is a line on the terminal that is redrawn again and again, and removed at the end. The zero
-// Bar and a nil one show nothing. For one goroutine.
+// A Bar is a line on the terminal that is redrawn and removed at the end. The zero Bar
+// and a nil Bar show nothing. A Bar is not safe for concurrent use.
 //
-// The bar is redrawn only by calls, so that nothing of it runs during a measurement: call it
-// between two.
+// The bar is redrawn only by calls, so that it does not run during a measurement. The
+// caller calls it between two measurements.
 type Bar struct{ bar *progressbar.ProgressBar }
 
 // Start starts a bar on screen, if that is a terminal.

@@ -17,8 +17,8 @@ import (
 
 const fonts = "Liberation Sans, Arial, Helvetica, sans-serif"
 
-// A code is a placeholder for a colour, in the form that the drawing library takes. In the document
-// it is replaced by the name of the colour.
+// A code is a placeholder for a colour, in a form that the drawing library accepts. The
+// name of the colour replaces it in the document.
 type code uint8
 
 // RGBA implements color.Color.
@@ -45,8 +45,8 @@ var inks = func() map[string]code {
 	return m
 }()
 
-// light and dark are the two sets of colours. People with colour blindness can tell the series
-// apart, and lines also have shapes.
+// light and dark are two sets of colours. People with colour blindness can distinguish
+// the series, and lines also have different markers.
 var (
 	light = map[string]string{
 		"ink": "#1c2430", "soft": "#566070", "rule": "#e3e7ed", "mark": "#b3261e", "paper": "#7a828e",
@@ -71,8 +71,8 @@ func variables(set map[string]string) string {
 
 var variable = regexp.MustCompile(`var\(--([a-z0-9]+)\)`)
 
-// alone makes a plot a document of its own, on white: not every program that shows pictures knows
-// the colours of its background.
+// alone converts a plot to a separate document with a white background: not every image
+// viewer knows the colours of its background.
 func alone(svg string) string {
 	svg = variable.ReplaceAllStringFunc(svg, func(v string) string {
 		return light[variable.FindStringSubmatch(v)[1]]
@@ -90,8 +90,8 @@ type look struct {
 
 var shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, diamond{}}
 
-// lookOf returns the look of series number i. Series of the paper have a colour of their own and do
-// not count for the others.
+// lookOf returns the look of series number i. Series of the paper have their own
+// colour, and do not count for the other series.
 func lookOf(series []result.Series, i int) look {
 	l := look{draw.LineStyle{Color: paper, Width: 1.4, Dashes: []vg.Length{4, 3}}, draw.GlyphStyle{Color: paper, Radius: 2.6, Shape: draw.RingGlyph{}}}
 	if series[i].Paper {
@@ -109,7 +109,7 @@ func lookOf(series []result.Series, i int) look {
 	return l
 }
 
-// diamond is a square on its corner.
+// diamond draws a square that stands on its corner.
 type diamond struct{}
 
 // DrawGlyph implements draw.GlyphDrawer.

@@ -9,8 +9,9 @@ import (
 	"nvmecr/bench/result"
 )
 
-// tableCSV returns a table for other programs. For each number it has the median and, if there is a
-// spread, its ends, in the base unit (seconds, bytes, fractions) or in the unit named in the head.
+// tableCSV returns a table for other programs. Each number has its median and, if it
+// has a spread, the ends of the spread. Numbers are in the base unit (seconds, bytes,
+// fractions) or in the unit named in the header.
 func tableCSV(t result.Table) ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)

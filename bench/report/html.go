@@ -42,8 +42,8 @@ func winner(c result.Comparison) string {
 	return winnerClasses[c.Winner()]
 }
 
-// HTML writes the report as one page without other files. It follows the reader's choice of light
-// or dark.
+// HTML writes the report as one page without other files. It follows the reader's
+// preference for light or dark colours.
 func HTML(w io.Writer, r *result.Report) error {
 	style := fmt.Sprintf(":root{%s}\n@media (prefers-color-scheme: dark){:root{%s}}\n%s", variables(light), variables(dark), pageStyle)
 	data := struct {

@@ -9,8 +9,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// Markdown writes the report as Markdown. Its pictures are the files that Save puts into the
-// directory plots beside it.
+// Markdown writes the report as Markdown. Save writes its pictures to the directory
+// plots.
 func Markdown(w io.Writer, r *result.Report, plots string) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "# nvmecr bench\n\n%s, %s. %s\n", md(r.Program), r.Began.UTC().Format("2 January 2006, 15:04 UTC"), md(legend))
@@ -133,5 +133,5 @@ func mdRow(b io.Writer, cells []string) {
 
 var markdownSpecial = strings.NewReplacer("\\", `\\`, "|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "[", `\[`, "\n", " ")
 
-// md escapes text.
+// md escapes text for Markdown.
 func md(s string) string { return markdownSpecial.Replace(s) }

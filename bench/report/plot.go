@@ -17,7 +17,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// wider is the factor by which text may be wider than measured, in a page with another font.
+// wider is the factor by which text may be wider than measured, since the page may use
+// another font.
 const wider = 1.2
 
 // The size of a plot, in points. Pages scale it to their width.
@@ -48,9 +49,9 @@ var (
 	family  = regexp.MustCompile(`font-family:[^;"]*;(font-(variant|weight|style):[^;"]*;?)*`)
 )
 
-// tidy makes the canvas's document one that a page can contain: it takes the available width and
-// the page's font. (The measures are those of Liberation Sans, which are those of Arial and
-// Helvetica.)
+// tidy converts the canvas's document to one that can be part of a page: it uses the
+// available width and the page's font. Text is measured with Liberation Sans, whose
+// metrics are those of Arial and Helvetica.
 func tidy(svg, title string) string {
 	svg = prelude.ReplaceAllString(svg, "")
 	svg = family.ReplaceAllString(svg, "")
@@ -153,8 +154,8 @@ func (d *drawing) ranges() (xmin, xmax, ymin, ymax float64) {
 	return
 }
 
-// xs returns the values of X that points have, if they are few enough to be ticks. Sizes and
-// numbers of ranks, for example, are powers of two, and no other values have a meaning.
+// xs returns the X values of the points, if they are few enough to be ticks. Sizes and
+// numbers of ranks, for example, are powers of two, and other values have no meaning.
 func (d *drawing) xs() []float64 {
 	if d.X.Names != nil {
 		return nil
@@ -201,7 +202,7 @@ func (d *drawing) whisker(c draw.Canvas, p *plot.Plot, look look, at result.Poin
 	c.StrokeLine2(style, x-3, high, x+3, high)
 }
 
-// bars draws a series as one bar of each group.
+// bars draws a series as one bar in each group.
 func (d *drawing) bars(c draw.Canvas, p *plot.Plot, i int) {
 	look := lookOf(d.Series, i)
 	x, y := p.Transforms(&c)
@@ -243,7 +244,7 @@ func (d *drawing) widest(style text.Style) (w vg.Length) {
 	return w
 }
 
-// barWhisker is a whisker that is visible on the bar below it.
+// barWhisker draws a whisker that is visible on the bar below it.
 func (d *drawing) barWhisker(c draw.Canvas, p *plot.Plot, at result.Point, x vg.Length) {
 	d.whisker(c, p, look{line: draw.LineStyle{Color: ink}}, at, x)
 }
@@ -259,7 +260,7 @@ func (d *drawing) marks(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// painter is a function that draws in the area of the data.
+// A painter is a function that draws in the data area.
 type painter func(c draw.Canvas, p *plot.Plot)
 
 // Plot implements plot.Plotter.

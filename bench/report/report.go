@@ -1,10 +1,10 @@
-// Package report shows the results of experiments: as text on a terminal, as Markdown, and as one
-// HTML page that contains its plots.
+// Package report shows the results of experiments as text on a terminal, as Markdown,
+// and as one HTML page that contains its plots.
 //
-// All three have the same content in the same order. A result begins with its finding. Then follow
-// the goals, who was faster and why, the plots, the tables, the paper's numbers with ours, notes,
-// and the missing measurements with reasons. A peer that wins is named as plainly as a goal that was
-// missed.
+// All three have the same content in the same order. A result begins with its finding.
+// The goals, the comparisons with reasons, the plots, the tables, the paper's numbers,
+// notes, and missing measurements with reasons follow. A peer that wins is named as
+// clearly as a goal that was missed.
 //
 // All functions are safe for concurrent use.
 package report
@@ -22,7 +22,7 @@ import (
 	"nvmecr/bench/result"
 )
 
-// The files that Save makes in a directory.
+// Names of the files that Save creates.
 const (
 	pageName     = "report.html"
 	markdownName = "report.md"
@@ -31,8 +31,8 @@ const (
 	tablesName   = "tables" // a directory, of the tables as CSV
 )
 
-// Save writes the report to directory dir, which it makes: as report.html, report.md with its
-// pictures under plots, the tables as CSV under tables, and report.json.
+// Save creates the directory dir and writes the report to it: report.html, report.md
+// with its pictures in plots, the tables as CSV in tables, and report.json.
 func Save(dir string, r *result.Report) error {
 	var page, text, data bytes.Buffer
 	if err := r.Write(&data); err != nil {
@@ -74,7 +74,7 @@ func Save(dir string, r *result.Report) error {
 	return nil
 }
 
-// SVG returns a plot as a document of its own, on white.
+// SVG returns a plot as a separate document with a white background.
 func SVG(p result.Plot) (string, error) {
 	svg, err := drawSVG(p)
 	if err != nil {
@@ -87,7 +87,8 @@ func plotPath(dir string, r *result.Result, i int) string {
 	return fmt.Sprintf("%s/%s-%d.svg", dir, r.Name, i+1)
 }
 
-// spread is the uncertainty of a measure, as "480 to 530"; empty if the measure has none.
+// spread returns the uncertainty of a measure, as "480 to 530", or an empty string if
+// it has none.
 func spread(m result.Measure, u result.Unit) string {
 	if !m.Spread() {
 		return ""
@@ -99,7 +100,7 @@ func spread(m result.Measure, u result.Unit) string {
 	return low + " to " + high
 }
 
-// withSpread is a measure with its unit, and its spread in brackets.
+// withSpread returns a measure with its unit, and its spread in brackets.
 func withSpread(m result.Measure, u result.Unit) string {
 	if s := spread(m, u); s != "" {
 		return u.Full(m.Value) + " (" + s + ")"
@@ -107,7 +108,7 @@ func withSpread(m result.Measure, u result.Unit) string {
 	return u.Full(m.Value)
 }
 
-// limit is the limit of a goal, as "at least 0.900".
+// limit returns the limit of a goal, as "at least 0.900".
 func limit(g result.Goal) string {
 	if g.Aside {
 		return ""
@@ -125,7 +126,7 @@ func measured(g result.Goal) string {
 	return withSpread(g.Measured, g.Unit)
 }
 
-// inverse inverts a ratio, so that a reader need not divide.
+// inverse returns the inverse of a ratio, so that a reader need not divide.
 func inverse(m result.Measure) result.Measure {
 	r := result.Measure{Value: 1 / m.Value, N: m.N}
 	if m.Low > 0 && m.High > 0 {
@@ -134,7 +135,8 @@ func inverse(m result.Measure) result.Measure {
 	return r
 }
 
-// advantage is how many times better the winner is; below a ceiling, the share of the ceiling.
+// advantage returns how many times better the winner is. For a ceiling it returns the
+// share of the ceiling.
 func advantage(c result.Comparison) (result.Measure, result.Unit) {
 	switch {
 	case c.Ceiling:
@@ -145,7 +147,7 @@ func advantage(c result.Comparison) (result.Measure, result.Unit) {
 	return c.Ratio, result.Times
 }
 
-// victor names the winner.
+// victor returns a text that names the winner.
 func victor(c result.Comparison) string {
 	switch c.Winner() {
 	case 1:
@@ -159,7 +161,7 @@ func victor(c result.Comparison) string {
 // void is printed for a share above 1 of a ceiling.
 const void = "void, the ceiling was disturbed"
 
-// outcome says who wins a comparison, and by how much.
+// outcome returns a text that says who wins a comparison, and by how much.
 func outcome(c result.Comparison) string {
 	m, unit := advantage(c)
 	if c.Void() {
@@ -187,8 +189,8 @@ func factorSpread(c result.Comparison) string { return spread(advantage(c)) }
 // A reason explains the comparisons with a peer.
 type reason struct{ Peer, Why string }
 
-// reasons returns each reason once. For a peer that wins without a reason, it says that the reason
-// is not known.
+// reasons returns each reason once. If a peer wins without a reason, the text says that
+// the reason is unknown.
 func reasons(comparisons []result.Comparison) []reason {
 	var all []reason
 	for _, c := range comparisons {
@@ -206,7 +208,8 @@ func reasons(comparisons []result.Comparison) []reason {
 	return all
 }
 
-// sentence begins with a capital letter. The caller adds the full stop.
+// sentence returns s with a capital letter at its beginning. The caller adds the full
+// stop.
 func sentence(s string) string {
 	if s == "" {
 		return ""
@@ -215,7 +218,7 @@ func sentence(s string) string {
 	return string(unicode.ToUpper(first)) + strings.TrimSuffix(s[n:], ".")
 }
 
-// cellText is a cell of a table, with its spread in brackets.
+// cellText returns the text of a cell, with its spread in brackets.
 func cellText(c result.Cell, column result.Column) string {
 	s := c.Format(column)
 	if c.Text == "" {
@@ -233,7 +236,7 @@ func cellUnit(c result.Cell, column result.Column) result.Unit {
 	return column.Unit
 }
 
-// head is the text at the top of a column.
+// head returns the text at the top of a column.
 func head(c result.Column) string {
 	if label := c.Unit.Label(); label != "" {
 		return c.Name + ", " + label
@@ -241,7 +244,8 @@ func head(c result.Column) string {
 	return c.Name
 }
 
-// rowName marks the rows of the paper in text, which has no other way to show them.
+// rowName returns the name of a row. It marks rows of the paper, since plain text has
+// no other way to show them.
 func rowName(r result.Row) string {
 	if r.Paper {
 		return "paper: " + r.Name
@@ -249,7 +253,7 @@ func rowName(r result.Row) string {
 	return r.Name
 }
 
-// here is the right-hand side of a claim.
+// here returns the right-hand side of a claim.
 func here(c result.Claim) string {
 	if c.Here == "" {
 		return "see above"
@@ -257,7 +261,8 @@ func here(c result.Claim) string {
 	return c.Here
 }
 
-// promised is the number of goals, without the values that are only for comparison.
+// promised returns the number of goals, without the values that are only for
+// comparison.
 func promised(goals []result.Goal) int {
 	n := 0
 	for _, g := range goals {
@@ -294,8 +299,8 @@ func allGoals(r *result.Report) []result.Goal {
 	return goals
 }
 
-// found is a result in a sentence or two: the finding of the experiment or, without one, what the
-// goals and comparisons say.
+// found returns a result in a sentence or two: the finding of the experiment or, if it
+// has none, a summary of the goals and comparisons.
 func found(r *result.Result) string {
 	switch {
 	case r.Finding != "":
@@ -311,7 +316,7 @@ func found(r *result.Result) string {
 	return "See the tables."
 }
 
-// title is the title of a result, with its part of the paper.
+// title returns the title of a result, with its figures or tables of the paper.
 func title(r *result.Result) string {
 	if r.Shows == "" {
 		return r.Title

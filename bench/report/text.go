@@ -118,7 +118,7 @@ func textResult(b io.Writer, r *result.Result) {
 	}
 }
 
-// TextGoals writes goals as a table, and the number of those reached.
+// TextGoals writes goals as a table, and the number of goals that were met.
 func TextGoals(b io.Writer, goals []result.Goal) {
 	grid := [][]string{{"goal", "", "measured", ""}}
 	for _, g := range goals {
@@ -135,7 +135,7 @@ func TextGoals(b io.Writer, goals []result.Goal) {
 	}
 }
 
-// goalRemark is the remark on a goal.
+// goalRemark returns the remark on a goal.
 func goalRemark(g result.Goal) string {
 	var parts []string
 	for _, s := range []string{g.Beside, g.Why} {
@@ -162,8 +162,8 @@ func textFacts(b io.Writer, facts []result.Fact) {
 	textGrid(b, grid, false)
 }
 
-// textGrid writes columns as wide as they need to be. If numbers is set, all but the first are
-// aligned to the right.
+// textGrid writes columns of the necessary width. If numbers is set, all but the first
+// column are aligned to the right.
 func textGrid(b io.Writer, grid [][]string, numbers bool) {
 	widths := make([]int, len(grid[0]))
 	for _, row := range grid {

@@ -8,8 +8,8 @@ import (
 	"nvmecr/bench/result"
 )
 
-// A ticker sets ticks where people would: at the measured values, at powers of ten, or at 1, 2 and
-// 5 times a power of ten.
+// A ticker sets ticks at the measured values, at powers of ten, or at 1, 2 and 5 times
+// a power of ten.
 type ticker struct {
 	axis result.Axis
 	at   []float64 // if not empty, the ticks
@@ -41,7 +41,8 @@ func (t ticker) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// tickLabel is a number without unnecessary digits: ticks are round.
+// tickLabel returns the label of a tick without unnecessary digits, since ticks are
+// round numbers.
 func tickLabel(u result.Unit, v float64) string {
 	switch u {
 	case result.Ratio, result.Times, result.Plain:
@@ -108,7 +109,7 @@ func niceStep(about float64, unit result.Unit) float64 {
 	return max(10*power, least(unit))
 }
 
-// least is the smallest step that makes sense.
+// least returns the smallest useful step.
 func least(unit result.Unit) float64 {
 	if unit == result.Whole {
 		return 1
@@ -116,8 +117,9 @@ func least(unit result.Unit) float64 {
 	return 0
 }
 
-// logTicks returns the powers of ten, or every second, third ... of many. If they are few, it adds
-// 2 and 5 times the powers. For bytes it uses powers of four in the same way.
+// logTicks returns the powers of ten, or every second or third one if there are many.
+// If there are few, it adds 2 and 5 times the powers. For bytes it uses powers of four
+// in the same way.
 func logTicks(low, high float64, unit result.Unit) []float64 {
 	base, by := 10.0, []float64{1, 2, 5}
 	if unit == result.Size {
@@ -139,8 +141,8 @@ func logTicks(low, high float64, unit result.Unit) []float64 {
 
 func log(v, base float64) float64 { return math.Log(v) / math.Log(base) }
 
-// logFloor and logCeil are the next 1, 2 or 5 times a power of ten, or the next
-// power of two.
+// logFloor and logCeil return the next 1, 2 or 5 times a power of ten, or the next
+// power of two for bytes.
 func logFloor(v float64, unit result.Unit) float64 {
 	if unit == result.Size {
 		return math.Pow(2, math.Floor(math.Log2(v)+1e-9))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Version is the version of the JSON. It changes when a reader of the old version would misread the
-// new one. A new field alone does not change it.
+// Version is the version of the JSON format. It changes when a reader of the old
+// version would misinterpret the new one. A new field alone does not change it.
 const Version = 1
 
 // A Report has the results of one run of the command.
@@ -39,7 +39,7 @@ func (r *Report) Write(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// Read reads the output of Write. It returns ErrVersion for that of a later version.
+// Read reads the output of Write. It returns ErrVersion for another version.
 func Read(from io.Reader) (*Report, error) {
 	var r Report
 	if err := json.NewDecoder(from).Decode(&r); err != nil {

@@ -24,7 +24,8 @@ type Axis struct {
 	Unit Unit   `json:"unit,omitempty"`
 	// Log spaces powers evenly; all values must be above 0.
 	Log bool `json:"log,omitempty"`
-	// Names stand below the points 0, 1, 2 ...: the axis shows things, not numbers. For X only.
+	// Names are the labels of the points 0, 1, 2 ... on an axis without numbers. For X
+	// only.
 	Names []string `json:"names,omitempty"`
 }
 
@@ -47,7 +48,8 @@ type Mark struct {
 	Y    float64 `json:"y"`
 }
 
-// Add adds a point to the series of that name, which it makes if necessary.
+// Add adds a point to the series of the given name, and creates the series if
+// necessary.
 func (p *Plot) Add(name string, x float64, m Measure) {
 	for i := range p.Series {
 		if p.Series[i].Name == name {

@@ -1,9 +1,10 @@
-// Package result has the results of an experiment, independent of their presentation: tables,
-// plots, goals, comparisons with peers, the paper's own numbers, and what could not be measured.
-// Experiments fill a Result, bench/report turns any number of them into text and pages, and as JSON
-// they can be kept and compared (see Report for the version).
+// Package result has the results of an experiment, independent of their presentation:
+// tables, plots, goals, comparisons with peers, the paper's numbers, and what could not
+// be measured. Experiments fill a Result. Package report converts any number of Results
+// to text and pages. As JSON they can be kept and compared (see Report for the
+// version).
 //
-// A Result belongs to one goroutine at a time.
+// A Result is not safe for concurrent use.
 package result
 
 import (
@@ -18,10 +19,10 @@ import (
 type Result struct {
 	Name  string `json:"name"`  // the name of the command: "checkpoint"
 	Title string `json:"title"` // for people: "Checkpoint bandwidth"
-	Shows string `json:"shows"` // its part of the paper: "Figure 9(c)"; empty: none
+	Shows string `json:"shows"` // figures or tables of the paper: "Figure 9(c)"; may be empty
 
-	// Finding is the outcome in one or two sentences. It is the first thing a
-	// reader sees, and most will not read on.
+	// Finding is the outcome in one or two sentences. It is the first text that a
+	// reader sees, and for most readers the only one.
 	Finding string `json:"finding,omitempty"`
 
 	Began time.Time     `json:"began"`
@@ -43,9 +44,10 @@ type Fact struct {
 	Value string `json:"value"`
 }
 
-// A Measure is a number with its uncertainty. In tables and plots Low and High are the quartiles of
-// the repetitions; in goals and comparisons they enclose the median with 95% confidence. N is the
-// number of measurements: below 2, Low and High have no meaning.
+// A Measure is a number with its uncertainty. In tables and plots Low and High are the
+// quartiles of the repetitions. In goals and comparisons they enclose the median with
+// 95% confidence. N is the number of measurements. If N is below 2, Low and High have
+// no meaning.
 type Measure struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low,omitempty"`
@@ -56,24 +58,24 @@ type Measure struct {
 // Spread reports whether Low and High have a meaning.
 func (m Measure) Spread() bool { return m.N > 1 && (m.Low != m.Value || m.High != m.Value) }
 
-// Exactly is a number that was counted or computed, not measured.
+// Exactly returns a number that was counted or computed, not measured.
 func Exactly(v float64) Measure { return Measure{Value: v, Low: v, High: v} }
 
-// Middle is the median of a sample with its quartiles. The sample must not be
+// Middle returns the median of a sample with its quartiles. The sample must not be
 // empty.
 func Middle(s stats.Sample) Measure {
 	low, high := s.Quartiles()
 	return Measure{Value: s.Median(), Low: low, High: high, N: len(s)}
 }
 
-// Interval is the median of a sample with its 95% interval. The sample must
-// not be empty.
+// Interval returns the median of a sample with its 95% interval. The sample must not be
+// empty.
 func Interval(s stats.Sample) Measure {
 	i := s.MedianInterval()
 	return Measure{Value: s.Median(), Low: i.Low, High: i.High, N: len(s)}
 }
 
-// Per turns the seconds that amount took into a rate: the median of the rates.
+// Per converts the seconds for an amount to rates, and returns the median rate.
 func Per(amount float64, seconds stats.Sample) Measure {
 	rates := make(stats.Sample, len(seconds))
 	for i, s := range seconds {
@@ -86,16 +88,16 @@ func Per(amount float64, seconds stats.Sample) Measure {
 type Goal struct {
 	What   string  `json:"what"`
 	Limit  float64 `json:"goal"`
-	AtMost bool    `json:"at_most,omitempty"` // Limit is the largest value that reaches the goal; otherwise the smallest
-	// Aside says that this is no goal, but a value for comparison with one: Limit has no
-	// meaning.
+	AtMost bool    `json:"at_most,omitempty"` // Limit is a maximum; otherwise it is a minimum
+	// Aside says that this is not a goal, but a value for comparison with one. Limit
+	// then has no meaning.
 	Aside bool `json:"aside,omitempty"`
-	// Ceiling says that Measured is a share of something that cannot be passed.
+	// Ceiling says that Measured is a share of an upper limit.
 	Ceiling  bool    `json:"ceiling,omitempty"`
 	Unit     Unit    `json:"unit"`
 	Measured Measure `json:"measured"`
-	// Why is the reason why nothing was measured; Measured then has no meaning. With a measurement
-	// it is the reason for the value, if one is known.
+	// Why is the reason why nothing was measured; Measured then has no meaning. With a
+	// measurement it is the reason for the value, if known.
 	Why    string `json:"why,omitempty"`
 	Absent bool   `json:"absent,omitempty"`
 	Beside string `json:"beside,omitempty"` // absolute figures: "1512 of 1644 MiB/s"
@@ -104,8 +106,7 @@ type Goal struct {
 // A Verdict says whether a goal was reached.
 type Verdict string
 
-// The verdicts. A goal whose interval contains the limit is reached or missed
-// within the noise.
+// A goal whose interval contains the limit is met or missed within the noise.
 const (
 	Met         Verdict = "met"
 	BarelyMet   Verdict = "met, within the noise"
@@ -113,12 +114,12 @@ const (
 	Missed      Verdict = "missed"
 	NotMeasured Verdict = "not measured"
 	NoGoal      Verdict = "no goal, for comparison"
-	// Void is a share above 1 of a ceiling: the ceiling was disturbed, and the share has no
-	// meaning.
+	// Void means a share of a ceiling above 1: the ceiling was disturbed, and the share
+	// has no meaning.
 	Void Verdict = "void: above its ceiling"
 )
 
-// Verdict says whether the goal was reached.
+// Verdict returns whether the goal was met.
 func (g Goal) Verdict() Verdict {
 	if g.Absent {
 		return NotMeasured
@@ -150,22 +151,23 @@ func (g Goal) Verdict() Verdict {
 // A Comparison compares this project with a peer that did the same work in the same run.
 type Comparison struct {
 	What string `json:"what"`          // "write, 4 ranks, 1 MiB pieces"
-	Who  string `json:"who,omitempty"` // whose figure Ours is; empty: nvmecr
+	Who  string `json:"who,omitempty"` // name of the side of Ours; empty means nvmecr
 	Peer string `json:"peer"`          // "XFS on a loop device"
-	// Ceiling says that the peer is an upper limit, not an alternative. Then it does not matter
-	// which of the two is faster.
+	// Ceiling says that the peer is an upper limit, not an alternative. Then it is
+	// irrelevant which of the two is faster.
 	Ceiling bool `json:"ceiling,omitempty"`
-	// Ratio says how many times better this project is than the peer; below 1 the peer is better.
+	// Ratio is how many times better this project is than the peer. Below 1 the peer is
+	// better.
 	Ratio Measure `json:"ratio"`
 	// Ours and Theirs are the absolute figures, in Unit.
 	Ours   Measure `json:"ours"`
 	Theirs Measure `json:"theirs"`
 	Unit   Unit    `json:"unit"`
-	// Why is the reason for the result, as a sentence: a report names no winner without one.
+	// Why is the reason for the result. A report names no winner without a reason.
 	Why string `json:"why"`
 }
 
-// Ourselves returns the name of the side that Ours belongs to.
+// Ourselves returns the name of the side of Ours.
 func (c Comparison) Ourselves() string {
 	if c.Who == "" {
 		return "nvmecr"
@@ -173,8 +175,8 @@ func (c Comparison) Ourselves() string {
 	return c.Who
 }
 
-// Void reports whether the peer was a ceiling and our value was above it: the ceiling was
-// disturbed, and the ratio has no meaning.
+// Void reports whether the peer is a ceiling and this project's value is above it. Then
+// the ceiling was disturbed, and the ratio has no meaning.
 func (c Comparison) Void() bool { return c.Ceiling && c.Ratio.above(1) }
 
 // above reports whether the whole measure is above a limit.
@@ -185,8 +187,8 @@ func (m Measure) above(limit float64) bool {
 	return m.Low > limit
 }
 
-// Winner returns 1 if this project is better, -1 if the peer is, and 0 if the interval of the ratio
-// contains 1, so that this run cannot tell.
+// Winner returns 1 if this project is better, and -1 if the peer is. It returns 0 if
+// the interval of the ratio contains 1, so that this run cannot tell.
 func (c Comparison) Winner() int {
 	low, high := c.Ratio.Low, c.Ratio.High
 	if c.Ratio.N < 2 {
@@ -209,7 +211,7 @@ type Claim struct {
 	Here   string `json:"here"`   // empty: see the tables; or why it cannot be compared
 }
 
-// Missing is something that was not measured.
+// Missing is a measurement that was not made.
 type Missing struct {
 	What string `json:"what"`
 	Why  string `json:"why"` // with the remedy
@@ -223,13 +225,13 @@ func (r *Result) Parameter(name, format string, a ...any) {
 	r.Parameters = append(r.Parameters, Fact{name, fmt.Sprintf(format, a...)})
 }
 
-// NotMeasured adds something that was not measured, and why.
+// NotMeasured adds a measurement that was not made, and the reason.
 func (r *Result) NotMeasured(what, format string, a ...any) {
 	r.Missing = append(r.Missing, Missing{what, fmt.Sprintf(format, a...)})
 }
 
-// Check returns an error if the result could not be shown or stored: a row
-// that does not fit its columns, a NaN or infinite number. The error names the place.
+// Check returns an error if the result cannot be shown or stored: a row does not fit
+// its columns, or a number is NaN or infinite. The error names the place.
 // Experiment.Measure calls Check, so that the error names the experiment.
 func (r *Result) Check() error {
 	for _, t := range r.Tables {

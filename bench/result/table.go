@@ -5,13 +5,13 @@ import "fmt"
 // A Table has a name for each row and a cell for each row and column.
 type Table struct {
 	Title   string   `json:"title"`
-	Rows    string   `json:"rows_are"` // what the rows are: "ranks"; the head of their names
+	Rows    string   `json:"rows_are"` // what the rows are, such as "ranks": the header of their names
 	Columns []Column `json:"columns"`
 	Lines   []Row    `json:"rows"`
 	Note    string   `json:"note,omitempty"` // one line below the table
 }
 
-// A Column is the head of a column, with the unit of its cells.
+// A Column is the header of a column, with the unit of its cells.
 type Column struct {
 	Name string `json:"name"`
 	Unit Unit   `json:"unit,omitempty"`
@@ -21,8 +21,8 @@ type Column struct {
 type Row struct {
 	Name  string `json:"name"`
 	Cells []Cell `json:"cells"`
-	// Paper marks the paper's own numbers. They are shown with ours, never
-	// mixed with them.
+	// Paper marks the paper's own numbers. They are shown next to this project's
+	// numbers, but never mixed with them.
 	Paper bool `json:"paper,omitempty"`
 }
 
@@ -33,7 +33,7 @@ type Cell struct {
 	Unit Unit   `json:"unit,omitempty"` // instead of the column's
 }
 
-// Add adds a row with our numbers.
+// Add adds a row with this project's numbers.
 func (t *Table) Add(name string, cells ...Cell) {
 	t.Lines = append(t.Lines, Row{Name: name, Cells: cells})
 }
@@ -43,19 +43,19 @@ func (t *Table) AddPaper(name string, cells ...Cell) {
 	t.Lines = append(t.Lines, Row{Name: name, Cells: cells, Paper: true})
 }
 
-// Number is a cell with a measured number.
+// Number returns a cell with a measured number.
 func Number(m Measure) Cell { return Cell{Measure: m} }
 
-// Count is a cell with a number that was counted or computed.
+// Count returns a cell with a number that was counted or computed.
 func Count(v float64) Cell { return Cell{Measure: Exactly(v)} }
 
-// In is a cell with a counted number in another unit than the column's.
+// In returns a cell with a counted number in another unit than the column's.
 func In(unit Unit, v float64) Cell { return Cell{Measure: Exactly(v), Unit: unit} }
 
-// Text is a cell with words.
+// Text returns a cell with text.
 func Text(format string, a ...any) Cell { return Cell{Text: fmt.Sprintf(format, a...)} }
 
-// None is an empty cell.
+// None returns an empty cell.
 func None() Cell { return Cell{Text: "-"} }
 
 // Format returns the cell as text, without its spread.

@@ -8,22 +8,23 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// A Unit says what a number counts and how it is written. Any other text is a unit as well:
-// "MiB/s", "µs", "creates/s".
+// A Unit says what a number counts, and how the number is formatted. Any other text is
+// a unit as well: "MiB/s", "µs", "creates/s".
 type Unit string
 
-// Units that say how a number is written.
+// Units that determine the format of a number.
 const (
-	Plain    Unit = ""         // a number, to three digits
-	Whole    Unit = "whole"    // a count: all digits
-	Ratio    Unit = "ratio"    // to three decimals
+	Plain    Unit = ""         // three digits
+	Whole    Unit = "whole"    // a count with all digits
+	Ratio    Unit = "ratio"    // three decimals
 	Times    Unit = "times"    // a ratio of speeds: "1.42x"
-	Percent  Unit = "percent"  // of hundred; the value is a fraction: 0.02 is "2%"
+	Percent  Unit = "percent"  // the value is a fraction: 0.02 is "2%"
 	Duration Unit = "duration" // the value is seconds: "12.3 ms"
 	Size     Unit = "size"     // the value is bytes: "1.5 MiB"
 )
 
-// Label is the unit in the head of a column or beside an axis; empty if each number has its own.
+// Label returns the unit in the header of a column or at an axis. It is empty if each
+// number has its own unit.
 func (u Unit) Label() string {
 	switch u {
 	case Plain, Whole, Ratio, Times, Percent, Duration, Size:
@@ -40,7 +41,7 @@ func (u Unit) Full(v float64) string {
 	return u.Format(v)
 }
 
-// Format returns v without its unit, for a column with the unit in its head.
+// Format returns v without its unit, for a column with the unit in its header.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Whole:

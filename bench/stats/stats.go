@@ -1,13 +1,14 @@
-// Package stats has the statistics for small numbers of repeated measurements.
+// Package stats has statistics for small numbers of repeated measurements.
 //
-// It makes no assumption about the distribution of the measurements: on a machine with other users
-// they have a long tail to one side. So the centre is the median, the spread is given by the
-// quartiles, and an interval for the median comes from order statistics. Of n values in ascending
-// order, the k-th smallest and the k-th largest enclose the true median, unless fewer than k of the
-// n lie on one side of it. The probability of that is the probability of fewer than k heads in n
-// throws of a coin.
+// It makes no assumption about the distribution of the measurements, which has a long
+// tail to one side on a machine with other users. So the centre is the median, the
+// quartiles give the spread, and an interval for the median comes from order
+// statistics. Of n values in ascending order, the k-th smallest and the k-th largest
+// enclose the true median, unless fewer than k of the n values are on one side of it.
+// The probability of that is the probability of fewer than k heads in n throws of a
+// coin.
 //
-// All functions are pure and leave their arguments as they are.
+// All functions are pure, and do not change their arguments.
 package stats
 
 import (
@@ -19,13 +20,13 @@ import (
 // A Sample has the results of repeated measurements, in the order in which they were made.
 type Sample []float64
 
-// Median returns the value in the middle; of an even number of values, the mean of the two in the
-// middle; NaN for an empty sample.
+// Median returns the middle value; for an even number of values, the mean of the two
+// middle values; for an empty sample, NaN.
 func (s Sample) Median() float64 { return s.Quantile(0.5) }
 
-// Quantile returns the value below which the fraction p of the sample lies: the least for 0, the
-// greatest for 1. Between two values of the sample it interpolates (like R's type 7). NaN for an
-// empty sample.
+// Quantile returns the value below which the fraction p of the sample lies: the minimum
+// for 0, the maximum for 1. It interpolates between values of the sample (like R's type
+// 7). It returns NaN for an empty sample.
 func (s Sample) Quantile(p float64) float64 {
 	if len(s) == 0 {
 		return math.NaN()
@@ -39,10 +40,10 @@ func (s Sample) Quantile(p float64) float64 {
 	return sorted[below] + (at-float64(below))*(sorted[below+1]-sorted[below])
 }
 
-// Quartiles returns the values between which the middle half lies.
+// Quartiles returns the ends of the middle half of the sample.
 func (s Sample) Quartiles() (low, high float64) { return s.Quantile(0.25), s.Quantile(0.75) }
 
-// Mean returns the arithmetic mean; NaN of an empty sample.
+// Mean returns the arithmetic mean, or NaN for an empty sample.
 func (s Sample) Mean() float64 {
 	sum := 0.0
 	for _, v := range s {
@@ -79,9 +80,9 @@ type Interval struct {
 // Contains reports whether v is in the interval.
 func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
 
-// MedianInterval returns the narrowest interval with a confidence of at least 0.95. Fewer than 6
-// values cannot give that: then the interval is that of the least and the greatest value, with its
-// confidence; for a single value there is none.
+// MedianInterval returns the narrowest interval with a confidence of at least 0.95.
+// With fewer than 6 values no interval has this confidence: then the ends are the
+// minimum and the maximum, with their confidence. A single value has no interval.
 func (s Sample) MedianInterval() Interval {
 	if len(s) == 0 {
 		return Interval{Low: math.NaN(), High: math.NaN()}
@@ -99,7 +100,7 @@ func (s Sample) MedianInterval() Interval {
 	return Interval{sorted[k], sorted[len(s)-1-k], max(0, 1-2*outside)}
 }
 
-// coin is the probability of k heads in n throws.
+// coin returns the probability of k heads in n throws.
 func coin(n, k int) float64 {
 	all, _ := math.Lgamma(float64(n + 1))
 	some, _ := math.Lgamma(float64(k + 1))

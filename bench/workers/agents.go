@@ -18,11 +18,12 @@ import (
 	"nvmecr/internal/store"
 )
 
-// Agents are the processes of the job of which this process is rank 0. Each starts programs on its
-// host, with the CPU binding that its launcher has set. Agents is safe for concurrent use.
+// Agents are the processes of the job whose rank 0 is this process. Each agent starts
+// programs on its host, with the CPU binding that the launcher has set. Agents is safe
+// for concurrent use.
 type Agents struct {
 	all   []*agent      // by rank; rank 0 is this process
-	ended chan struct{} // closed when the agent of rank 0 has no running program any more
+	ended chan struct{} // closed when the agent of rank 0 has no running programs
 
 	mu   sync.Mutex
 	jobs map[int]*agentsJob
@@ -37,14 +38,14 @@ type agent struct {
 	out  *json.Encoder
 }
 
-// A task for an agent: to start a program, or to kill it.
+// A task tells an agent to start a program, or to kill it.
 type task struct {
 	ID   int
-	Argv []string // empty: kill it
+	Argv []string // empty: kill the program
 	Env  []string // in addition to the agent's own
 }
 
-// An outcome is an agent's answer when a program has ended.
+// An outcome is an agent's message that a program has ended.
 type outcome struct {
 	ID    int
 	Error string // empty: success
@@ -53,9 +54,9 @@ type outcome struct {
 // rendezvousTime is the time that the processes of a job have to meet.
 const rendezvousTime = 2 * time.Minute
 
-// Gather is called by rank 0 of a job. It writes its address to the file, which must be in a
-// directory that all processes of the job share, and waits until the others have called Join. Then
-// it removes the file.
+// Gather must be called by rank 0 of a job. It writes its address to the file, which
+// must be in a directory that all processes of the job share, and waits until the
+// others have called Join. Then it removes the file.
 func Gather(ctx context.Context, file string, place store.Proc) (*Agents, error) {
 	l, addresses, err := listen(true)
 	if err != nil {
@@ -124,7 +125,7 @@ func (a *Agents) add(rank int, conn net.Conn) {
 	go a.listen(g)
 }
 
-// listen passes outcomes to their jobs until the agent is gone.
+// listen passes outcomes to their jobs until the agent has disconnected.
 func (a *Agents) listen(g *agent) {
 	in := json.NewDecoder(g.conn)
 	for {
@@ -154,8 +155,8 @@ func (a *Agents) listen(g *agent) {
 // Size returns the number of agents.
 func (a *Agents) Size() int { return len(a.all) }
 
-// Close ends all agents, and waits for the one of this process: its programs would outlive this
-// process.
+// Close ends all agents. It waits for the agent of this process, whose programs would
+// otherwise outlive the process.
 func (a *Agents) Close() {
 	for _, g := range a.all {
 		if g != nil {
@@ -271,9 +272,10 @@ func (j *agentsJob) kill() {
 	}
 }
 
-// Join is called by the other processes of the job: it meets rank 0 and runs its tasks until rank 0
-// is gone. ctx is for the meeting only: an interruption of the job also reaches rank 0, which
-// cleans up and ends the others.
+// Join must be called by the other processes of the job. It connects to rank 0, and
+// executes rank 0's tasks until the connection ends. ctx bounds only the time until the
+// connection. An interruption of the job also reaches rank 0, which cleans up and ends
+// the other processes.
 func Join(ctx context.Context, file string, place store.Proc) error {
 	ctx, cancel := context.WithTimeout(ctx, rendezvousTime)
 	defer cancel()
@@ -295,7 +297,7 @@ func Join(ctx context.Context, file string, place store.Proc) error {
 	return serveTasks(conn)
 }
 
-// meet tries once. The file may be that of an earlier job.
+// meet tries once to connect. The file may be from an earlier job.
 func meet(ctx context.Context, file string, rank int) (net.Conn, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -313,8 +315,8 @@ func meet(ctx context.Context, file string, rank int) (net.Conn, error) {
 	return conn, nil
 }
 
-// serveTasks starts and kills programs until the connection ends, and then kills the remaining
-// ones.
+// serveTasks starts and kills programs until the connection ends. Then it kills the
+// remaining programs.
 func serveTasks(conn net.Conn) error {
 	s := &tasks{out: json.NewEncoder(conn), running: make(map[int]*processes)}
 	defer s.end()

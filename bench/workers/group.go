@@ -27,7 +27,7 @@ type member struct {
 // Size returns the number of ranks.
 func (c *Group) Size() int { return len(c.ranks) }
 
-// Hosts returns how many hosts the ranks are on.
+// Hosts returns the number of hosts that the ranks run on.
 func (c *Group) Hosts() int {
 	hosts := make(map[string]bool)
 	for _, m := range c.ranks {
@@ -36,9 +36,9 @@ func (c *Group) Hosts() int {
 	return len(hosts)
 }
 
-// Do sends every rank its command, starts them together, and returns their measurements by rank. A
-// rank with the command "" takes no part. After an error the group can still be used, unless a rank
-// is gone.
+// Do sends every rank its command, starts the ranks together, and returns their
+// measurements by rank. A rank with the command "" takes no part. After an error the
+// group can still be used, unless a rank has ended.
 func (c *Group) Do(ctx context.Context, command func(rank int) string) (Round, error) {
 	stop := c.interrupted(ctx)
 	defer stop()
@@ -92,10 +92,10 @@ func (c *Group) Do(ctx context.Context, command func(rank int) string) (Round, e
 	return round, nil
 }
 
-// explained returns an error of ranks with the last lines that they have printed.
+// explained adds the last lines of the ranks' output to an error of ranks.
 func (c *Group) explained(r *refusals) error { return fmt.Errorf("%w%s", r, c.said.tail()) }
 
-// DoAll is Do with the same command for all ranks.
+// DoAll is like Do, with the same command for all ranks.
 func (c *Group) DoAll(ctx context.Context, command string) (Round, error) {
 	return c.Do(ctx, func(int) string { return command })
 }
@@ -113,7 +113,7 @@ func (r *refusals) Error() string {
 	return fmt.Sprintf("rank %d: %s (and %d other ranks)", r.ranks[0], r.text, len(r.ranks)-1)
 }
 
-// refused reports whether the rank is among those that refused.
+// refused reports whether the rank is one of those that refused.
 func (m *member) refused(r *refusals) bool {
 	if r == nil {
 		return false
@@ -126,7 +126,8 @@ func (m *member) refused(r *refusals) bool {
 	return false
 }
 
-// collect reads a line from each rank. err is set if a rank is gone or violates the protocol.
+// collect reads a line from each rank. err is set if a rank has ended or violates the
+// protocol.
 func (c *Group) collect(ctx context.Context, part []*member, take func(m *member, words string) error) (failed *refusals, err error) {
 	for _, m := range part {
 		line, err := m.lines.ReadString('\n')
@@ -164,7 +165,7 @@ func (c *Group) hangUp() {
 	}
 }
 
-// lost returns why a rank is gone.
+// lost returns the reason why a rank has ended.
 func (c *Group) lost(ctx context.Context, m *member, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -172,11 +173,11 @@ func (c *Group) lost(ctx context.Context, m *member, err error) error {
 	return fmt.Errorf("rank %d on %s has ended or cannot be reached (%w)%s", m.rank, m.host, err, c.said.tail())
 }
 
-// patience is the time that ranks have to end.
+// patience is the time limit for ranks to end.
 const patience = 20 * time.Second
 
-// Stop ends the ranks and waits until they are gone. Ranks that do not end are
-// killed, which is an error.
+// Stop ends the ranks and waits for them. It kills ranks that do not end, and then
+// returns an error.
 func (c *Group) Stop() error {
 	for _, m := range c.ranks {
 		_ = m.say("quit") // fails if the rank has ended

@@ -21,7 +21,7 @@ import (
 	"nvmecr/internal/store"
 )
 
-// asRank is the variable that makes the test program a rank in Go.
+// asRank is the environment variable that makes the test program a rank in Go.
 const asRank = "WORKERS_TEST_AS_RANK"
 
 func TestMain(m *testing.M) {
@@ -121,7 +121,7 @@ func TestReadsCompare(t *testing.T) {
 	require.NoError(t, err)
 	b[150_001] ^= 1
 	require.NoError(t, os.WriteFile(file(1), b, 0o600))
-	require.NoError(t, read(7, 0, 0), "only stamps are looked at")
+	require.NoError(t, read(7, 0, 0), "this read compares only the stamps")
 	err = read(7, 1, 0)
 	assert.ErrorContains(t, err, "rank 1: ")
 	assert.ErrorContains(t, err, "offset 131072")
@@ -134,7 +134,7 @@ func TestOtherOrders(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 2}), t.TempDir()
 	say := func(command string) (Round, error) { return c.DoAll(t.Context(), command) }
 	_, err := say("mkdir " + dir + "/sub")
-	require.NoError(t, err, "once is enough")
+	require.NoError(t, err, "mkdir of the same directory by all ranks")
 	r, err := c.Do(t.Context(), func(rank int) string { return fmt.Sprintf("create 10 %s/sub/new.%d.", dir, rank) })
 	require.NoError(t, err)
 	assert.EqualValues(t, 20, r.Sum("calls"))
@@ -146,7 +146,7 @@ func TestOtherOrders(t *testing.T) {
 	_, err = c.Do(t.Context(), func(rank int) string { return fmt.Sprintf("remove 10 %s/sub/new.%d.", dir, rank) })
 	require.NoError(t, err)
 	_, err = say("unlink " + dir + "/sub/none")
-	require.NoError(t, err, "gone is gone")
+	require.NoError(t, err, "unlink of a missing file")
 	_, err = say("unlink " + dir + "/sub")
 	require.NoError(t, err)
 	assert.NoDirExists(t, dir+"/sub")
@@ -158,7 +158,7 @@ func TestOtherOrders(t *testing.T) {
 	require.NoError(t, err)
 	r, err = say("watch")
 	require.NoError(t, err)
-	assert.Zero(t, r[0].Number("threads"), "none is called nvmecr here")
+	assert.Zero(t, r[0].Number("threads"), "no thread is called nvmecr")
 	assert.Zero(t, r[0].Number("wakes"))
 	assert.Positive(t, r[0].Number("watched"))
 	r, err = say("memory " + dir)
@@ -181,7 +181,7 @@ func TestOneRefuses(t *testing.T) {
 		return "write 10 10 1 1 " + filepath.Join(dir, "x")
 	})
 	assert.ErrorContains(t, err, "rank 1: no such command")
-	assert.NoFileExists(t, filepath.Join(dir, "x"), "nobody began")
+	assert.NoFileExists(t, filepath.Join(dir, "x"), "no rank has begun")
 	r, err := c.Do(t.Context(), func(rank int) string {
 		if rank == 1 {
 			return ""
@@ -336,7 +336,7 @@ func TestLaunchers(t *testing.T) {
 // and end with rank 0.
 func TestAgents(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "meet")
-	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1:1\nold\n"), 0o600), "an earlier job's")
+	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1:1\nold\n"), 0o600), "the file of an earlier job")
 	joined := make(chan error, 2)
 	for rank := 1; rank < 3; rank++ {
 		go func() { joined <- Join(t.Context(), file, store.Proc{Rank: rank, Size: 3}) }()
@@ -368,7 +368,7 @@ func TestAgents(t *testing.T) {
 	a.Close()
 	require.NoError(t, <-joined)
 	require.NoError(t, <-joined)
-	assert.Empty(t, proc.Descendants(os.Getpid()), "nothing outlives them")
+	assert.Empty(t, proc.Descendants(os.Getpid()), "no program outlives the agents")
 }
 
 // TestJobID checks the id of a job for the environments of launchers.

@@ -16,11 +16,13 @@ import (
 
 // A job is a set of started processes.
 type job interface {
-	// ended is closed when all processes have ended, or one has ended too soon.
+	// ended returns a channel that is closed when all processes have ended, or when one
+	// has ended too soon.
 	ended() <-chan struct{}
-	// status returns the reason; nil if all have succeeded.
+	// status returns the reason of the end, or nil if all processes have succeeded.
 	status() error
-	// end waits for the end, and kills processes that do not end in time.
+	// end waits until all processes have ended. It kills processes that do not end in
+	// time.
 	end(patience time.Duration) error
 	// kill ends all processes at once.
 	kill()
@@ -41,8 +43,8 @@ func (o *Options) start(output io.Writer) (job, error) {
 	return startProcesses(cmds, output)
 }
 
-// Command returns argv started by a launcher, with env on all hosts: for ranks, or for another
-// program that has to run on the hosts of the ranks.
+// Command returns a command in which a launcher starts argv with env on all hosts. argv
+// is a rank, or another program for the hosts of the ranks.
 func Command(launch, argv, env []string) *exec.Cmd {
 	return command(carried(append(slices.Clone(launch), argv...), env))
 }
@@ -52,7 +54,7 @@ func command(argv, env []string) *exec.Cmd {
 	cmd.Env = env
 	// Signals of the terminal go to the coordinator only, which ends the processes.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A grandchild that outlives the command must not keep Wait waiting.
+	// A grandchild that outlives the command must not make Wait block.
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }

@@ -17,7 +17,8 @@ func InJob() (place store.Proc, ok bool, err error) {
 	return place, err == nil && place.Size > 1, err
 }
 
-// Rendezvous returns the file in directory dir at which the processes of this job meet.
+// Rendezvous returns the file in the directory dir through which the processes of this
+// job find each other.
 func Rendezvous(dir string) (string, error) {
 	id, err := jobID(os.Getenv, parentArguments)
 	if err != nil {
@@ -42,8 +43,8 @@ func jobID(getenv func(string) string, parent func() []string) (string, error) {
 			return "pmix-" + id, nil
 		}
 	}
-	// MPICH's Hydra gives processes no such name. But its proxies, the parents of the processes,
-	// all have the address of their mpiexec.
+	// MPICH's Hydra does not give processes such a name. But its proxies, the parents
+	// of the processes, all have the address of their mpiexec.
 	args := parent()
 	for i, a := range args {
 		if a == "--control-port" && i+1 < len(args) {

@@ -22,7 +22,7 @@ func (r Report) Number(name string) int64 { return r.values[name] }
 // Time returns a number of nanoseconds by its name.
 func (r Report) Time(name string) time.Duration { return time.Duration(r.values[name]) }
 
-// Took returns how long the rank took for the command.
+// Took returns the time that the rank took for the command.
 func (r Report) Took() time.Duration { return r.Time("end") - r.Time("begin") }
 
 func parseReport(line string) (Report, error) {
@@ -45,8 +45,8 @@ func parseReport(line string) (Report, error) {
 // A Round has the reports of all ranks that executed a command.
 type Round []Report
 
-// Span returns the time from the first rank's begin to the last one's end. Clocks of hosts differ,
-// so for several hosts it is the longest span of one host.
+// Span returns the time from the begin of the first rank to the end of the last one.
+// The clocks of hosts differ, so for several hosts it is the longest span of one host.
 func (r Round) Span() time.Duration {
 	first, last := make(map[string]int64), make(map[string]int64)
 	longest := time.Duration(0)
@@ -78,7 +78,7 @@ func (r Round) Sum(name string) (sum int64) {
 	return sum
 }
 
-// Max returns the largest of a number over all ranks.
+// Max returns the maximum of a number over all ranks.
 func (r Round) Max(name string) (highest int64) {
 	for _, x := range r {
 		highest = max(highest, x.values[name])

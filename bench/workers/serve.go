@@ -17,12 +17,12 @@ import (
 	"nvmecr/internal/store"
 )
 
-// A Work executes a command that a rank in Go has prepared. It returns its
-// measurements by name, except begin and end.
+// A Work executes a command that a rank in Go has prepared. It returns the measurements
+// by name, except for begin and end.
 type Work func() (map[string]int64, error)
 
-// Serve connects to the coordinator at one of the addresses and executes its commands until it says
-// quit. prepare does all work that is not to be timed.
+// Serve connects to the coordinator at one of the addresses and executes its commands
+// until it says quit. prepare does all work that is not to be timed.
 func Serve(ctx context.Context, addresses string, prepare func(command string) (Work, error)) error {
 	conn, err := connect(ctx, addresses)
 	if err != nil {

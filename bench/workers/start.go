@@ -15,23 +15,24 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// secretVariable is the environment variable with the secret by which a rank proves that it belongs
-// to the group.
+// secretVariable is the environment variable with the secret by which a rank proves
+// that it belongs to the group.
 const secretVariable = "NVMECR_BENCH_SECRET"
 
-// Options say which ranks to start.
+// Options describe the ranks to start.
 type Options struct {
 	// Argv is the rank program; "--coordinator ADDRESSES" is appended.
 	Argv []string
 	// Env is the environment of the ranks.
 	Env []string
-	// Ranks is the number of ranks to start on this host, if neither Launch nor Agents is set.
+	// Ranks is the number of ranks to start on this host if neither Launch nor Agents
+	// is set.
 	Ranks int
 	// Launch is the command line of a launcher, which determines the number of ranks.
 	Launch []string
 	// Agents are the processes of this job.
 	Agents *Agents
-	// Wait is the time that the ranks have to connect; default one minute.
+	// Wait is the time limit for the ranks to connect. The default is one minute.
 	Wait time.Duration
 }
 
@@ -171,7 +172,7 @@ func accept(l net.Listener, secret string, come chan<- *member, done <-chan stru
 	}
 }
 
-// greeting is the time that a rank has to introduce itself.
+// greeting is the time limit for a rank's first message.
 const greeting = 10 * time.Second
 
 func greet(conn net.Conn, secret string) (*member, error) {
@@ -198,10 +199,10 @@ func greet(conn net.Conn, secret string) (*member, error) {
 // said collects the output of ranks, which is shown when something fails.
 type said struct{ demo.Output }
 
-// tailLines is the number of these lines that are shown.
+// tailLines is the number of lines of the output that are shown.
 const tailLines = 60
 
-// tail returns the last lines, beginning on a new line.
+// tail returns the last lines, starting on a new line.
 func (s *said) tail() string {
 	if t := strings.TrimSpace(s.Tail(tailLines)); t != "" {
 		return "; it printed: " + t
@@ -209,8 +210,8 @@ func (s *said) tail() string {
 	return ""
 }
 
-// Without returns env without the variables in which launchers tell a process its place, so that a
-// process started below one gets its own.
+// Without returns env without the variables by which launchers tell a process its
+// place. A process started by a launcher then gets its own place.
 func Without(env []string) []string {
 	var kept []string
 	for _, kv := range env {

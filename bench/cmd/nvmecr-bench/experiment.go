@@ -63,25 +63,25 @@ func newExperiment(x *bench.Experiment) *cobra.Command {
 func (o *options) bind(f *pflag.FlagSet) {
 	f.IntVarP(&o.env.Ranks, "ranks", "n", 0, "`NUMBER` of ranks to start on this host, default 4 [NVMECR_RANKS]")
 	f.StringVar(&o.launch, "launch", "", "`COMMAND` that starts the ranks, such as \"srun -n 64\" [NVMECR_LAUNCH]")
-	f.StringVar(&o.size, "size", "", "`SIZE` of a rank's checkpoint, default 128M, less where memory is short")
+	f.StringVar(&o.size, "size", "", "`SIZE` of a rank's checkpoint, default 128M, or less if memory is short")
 	f.StringVar(&o.trans, "transfer", "", "`SIZE` of a write, default 1M [NVMECR_TRANSFER]")
-	f.IntVar(&o.env.Count, "count", 0, "`NUMBER` of checkpoints of a run of the application, default 10 [NVMECR_COUNT]")
+	f.IntVar(&o.env.Count, "count", 0, "`NUMBER` of checkpoints that an application takes, default 10 [NVMECR_COUNT]")
 	f.DurationVar(&o.env.Compute, "compute", 0, "`TIME` of a simulated compute phase, default 10 times that of a checkpoint [NVMECR_COMPUTE]")
-	f.IntVar(&o.env.Names, "names", 0, "`NUMBER` of names for the memory of a tree's index, default 100000 [NVMECR_NAMES]")
-	f.IntVar(&o.env.Rounds, "rounds", 0, "`NUMBER` of times everything is measured, default 9 [NVMECR_ROUNDS]")
+	f.IntVar(&o.env.Names, "names", 0, "`NUMBER` of names for measuring the memory of a tree's index, default 100000 [NVMECR_NAMES]")
+	f.IntVar(&o.env.Rounds, "rounds", 0, "`NUMBER` of times that everything is measured, default 9 [NVMECR_ROUNDS]")
 	f.StringArrayVar(&o.peers, "peer", nil, "`PEER` to compare with, repeatable: dir:PATH, a directory of another file system [NVMECR_PEER]")
-	f.StringVar(&o.env.RawTarget, "raw-target", "", "`NAMESPACE` that the raw side may overwrite, where --target is given [NVMECR_RAW_TARGET]")
-	f.StringVar(&o.env.SPDK, "spdk", "", "`DIRECTORY` of SPDK's programs; without it they are looked for in PATH [NVMECR_SPDK]")
-	f.StringVar(&o.env.SPDKTarget, "spdk-target", "", "`NAMESPACE` of a target of SPDK's that may be overwritten; without it one is started [NVMECR_SPDK_TARGET]")
-	f.StringVar(&o.env.IOR, "ior", "", "`PROGRAM` of IOR; without it ior is looked for in PATH [NVMECR_IOR]")
+	f.StringVar(&o.env.RawTarget, "raw-target", "", "`NAMESPACE` that the raw side may overwrite, if --target is given [NVMECR_RAW_TARGET]")
+	f.StringVar(&o.env.SPDK, "spdk", "", "`DIRECTORY` of SPDK's programs; by default PATH is searched [NVMECR_SPDK]")
+	f.StringVar(&o.env.SPDKTarget, "spdk-target", "", "`NAMESPACE` of an SPDK target that may be overwritten; by default a target is started [NVMECR_SPDK_TARGET]")
+	f.StringVar(&o.env.IOR, "ior", "", "path of the `PROGRAM` IOR; by default PATH is searched [NVMECR_IOR]")
 	f.StringVar(&o.json, "json", "", "`FILE` for the result as JSON [NVMECR_JSON]")
-	f.StringVar(&o.fabric, "fabric", "", "`HARDWARE` of the large jobs that scale computes, such as \""+model.FabricSyntax+"\", the paper's and the default [NVMECR_FABRIC]")
-	f.StringVar(&o.meet, "rendezvous", ".", "`DIRECTORY` in which the processes find each other when mpirun or srun has started nvmecr bench [NVMECR_RENDEZVOUS]")
-	cli.AddSwitch(f, &o.env.Quick, "quick", "", "as little as shows that everything works [NVMECR_QUICK]")
+	f.StringVar(&o.fabric, "fabric", "", "`HARDWARE` of the large jobs that the experiment scale computes, such as \""+model.FabricSyntax+"\", which is the paper's and the default [NVMECR_FABRIC]")
+	f.StringVar(&o.meet, "rendezvous", ".", "shared `DIRECTORY` in which the processes of mpirun or srun find each other [NVMECR_RENDEZVOUS]")
+	cli.AddSwitch(f, &o.env.Quick, "quick", "", "measure only enough to show that everything works [NVMECR_QUICK]")
 	o.env.Config.BindFlags(f, benchSettings()...)
 }
 
-// benchSettings returns the names of the store's settings that the benchmark takes.
+// benchSettings returns the names of the store's settings that the benchmark accepts.
 func benchSettings() []string {
 	var names []string
 	for name := range config.Default().Values() {
@@ -157,7 +157,7 @@ func (o *options) measure(ctx context.Context, cmd *cobra.Command, fill func(con
 	return r, fill(ctx, r)
 }
 
-// complete turns flags into what the experiments need.
+// complete converts the flags to the values that the experiments need.
 func (o *options) complete() (err error) {
 	if err := o.env.Config.Resolve(); err != nil {
 		return cli.UsageError{Err: err}

@@ -48,7 +48,7 @@ func TestHelp(t *testing.T) {
 		"":                  {"  nvmecr bench [command]", "  checkpoint  ", "  report  ", "Use \"nvmecr bench [command] --help\""},
 		"--help":            {"  nvmecr bench [command]"},
 		"help goals":        {"  nvmecr bench goals [flags]", "--only PART"},
-		"__complete che":    {"checkpoint\tWrite checkpoints"},
+		"__complete che":    {"checkpoint\tCompare checkpoints"},
 		"__complete --help": {"--help"},
 	} {
 		var out strings.Builder

@@ -11,7 +11,7 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// newRankDrilldown is a command that only the coordinator of the benchmark uses.
+// newRankDrilldown returns a command that only the coordinator of the benchmark uses.
 func newRankDrilldown() *cobra.Command {
 	var namespace, coordinator string
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ func newRankDrilldown() *cobra.Command {
 	return cmd
 }
 
-// newRankRaw is a command that only the coordinator of the benchmark uses.
+// newRankRaw returns a command that only the coordinator of the benchmark uses.
 func newRankRaw() *cobra.Command {
 	var namespace, coordinator, driver string
 	var core int
@@ -52,7 +52,7 @@ func newRankRaw() *cobra.Command {
 	return cmd
 }
 
-// newFuseLoopback is a command for the experiments that need a FUSE file system.
+// newFuseLoopback returns a command for the experiments that need a FUSE file system.
 func newFuseLoopback() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{

@@ -35,10 +35,10 @@ func newReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report [flags]",
 		Short: "Run all experiments and write a page with the results",
-		Long: `Runs all experiments, as thoroughly as the time stated allows, and writes
-report.html, one page with plots that needs nothing beside itself, report.md with
-its pictures under plots, the tables as CSV under tables, and report.json. They are written after each
-experiment, so that an interrupted run leaves what it has found.`,
+		Long: `Runs all experiments, as thoroughly as --time allows. Writes report.html, a page
+with plots that needs no other files, report.md with its pictures in plots, the
+tables as CSV in tables, and report.json. All are written after each experiment,
+so that an interrupted run leaves the results so far.`,
 		Example: `  nvmecr bench report --time 20m --out measured
   nvmecr bench report --only imbalance,scale`,
 		Args: cli.Args(cobra.NoArgs),
@@ -49,8 +49,8 @@ experiment, so that an interrupted run leaves what it has found.`,
 	}
 	o.bind(cmd.Flags())
 	cmd.Flags().StringVar(&o.out, "out", "nvmecr-report", "`DIRECTORY` for the pages [NVMECR_OUT]")
-	cmd.Flags().DurationVar(&o.within, "time", 30*time.Minute, "`TIME` that all of it may take, about [NVMECR_TIME]")
-	cmd.Flags().StringSliceVar(&o.only, "only", nil, "`NAMES` of experiments, to leave out the others: "+strings.Join(names, ",")+" [NVMECR_ONLY]")
+	cmd.Flags().DurationVar(&o.within, "time", 30*time.Minute, "approximate `TIME` for all experiments [NVMECR_TIME]")
+	cmd.Flags().StringSliceVar(&o.only, "only", nil, "`NAMES` of the only experiments to run: "+strings.Join(names, ",")+" [NVMECR_ONLY]")
 	return cmd
 }
 
@@ -103,7 +103,7 @@ func (o *reportOptions) report(ctx context.Context, cmd *cobra.Command) error {
 	return o.summary(cmd.OutOrStdout(), r)
 }
 
-// summary prints the findings in a few lines, and where the report is.
+// summary prints the findings in a few lines, and the location of the report.
 func (o *reportOptions) summary(w io.Writer, r *result.Report) error {
 	if err := report.Summary(w, r); err != nil {
 		return err

@@ -1,6 +1,6 @@
 /*
- * One call many times over, by its name. What the loop itself costs is the same
- * with and without the preload, on our file system and on another.
+ * Makes one call, selected by its name, many times. The cost of the loop itself is the same
+ * with and without the preload, on nvmecr's file system and on another one.
  */
 #include "rank.h"
 
@@ -13,16 +13,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the calls are made on. */
+/* The object of the calls. */
 struct object {
 	const char *path;
 	int fd;
 	FILE *stream;
 	char *data;
-	size_t size; /* of a transfer; readdir: how many names there are */
+	size_t size; /* transfer size; for readdir: number of names */
 };
 
-/* Of each of these: the i-th call, which is false if it failed. */
+/* Each of the following functions makes the i-th call, and returns false if it has failed. */
 
 static bool call_write(struct object *o, int64_t i)
 {
@@ -38,7 +38,7 @@ static bool call_pwrite(struct object *o, int64_t i)
 static bool call_read(struct object *o, int64_t i)
 {
 	(void)i;
-	return read(o->fd, o->data, o->size) >= 0; /* 0 of /dev/null */
+	return read(o->fd, o->data, o->size) >= 0; /* read returns 0 for /dev/null */
 }
 
 static bool call_fstat(struct object *o, int64_t i)
@@ -79,7 +79,7 @@ static bool call_fsync(struct object *o, int64_t i)
 	return fsync(o->fd) == 0;
 }
 
-/* The i-th directory beside the path. */
+/* Returns the i-th name with the path as its prefix. */
 static const char *nth(const struct object *o, int64_t i)
 {
 	static char path[4200];
@@ -124,11 +124,11 @@ static bool call_fread(struct object *o, int64_t i)
 	return fread(o->data, 1, o->size, o->stream) == o->size;
 }
 
-/* The calls, and how the file is opened for them: flags, or a stream's mode. */
+/* The calls, with the flags or the stream mode with which the file is opened. */
 static const struct kind {
 	const char *name;
 	bool (*call)(struct object *o, int64_t i);
-	int flags; /* -1: not at all */
+	int flags; /* -1: the file is not opened */
 	const char *mode;
 } kinds[] = {
 	{ "write", call_write, O_WRONLY | O_CREAT | O_TRUNC, NULL },
@@ -156,10 +156,10 @@ static const struct kind *find(const char *name)
 	return NULL;
 }
 
-/* begin opens what there is to open. */
+/* begin opens the file or stream, if the call needs one. */
 static bool begin(struct object *o, const struct kind *k)
 {
-	static char *data; /* touched, and kept for the next command */
+	static char *data; /* initialized memory, kept for the next command */
 	static size_t capacity;
 
 	if (o->size > capacity && k->call != call_readdir) {

@@ -1,9 +1,9 @@
 /*
  * Checkpoints: one file of a rank, written and read in pieces.
  *
- * The data is random once and for all but for a stamp in each STRETCH, a
- * function of the checkpoint's stamp and the place in the file: what was
- * written at another time or place is seen, at hardly any cost.
+ * The data is random and constant, except for a stamp in each STRETCH. The stamp is a function
+ * of the checkpoint's stamp and the offset in the file. So data of another checkpoint or
+ * another offset is detected at hardly any cost.
  */
 #include "rank.h"
 
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static unsigned char *piece;    /* what is written, or read into */
-static unsigned char *original; /* what it has to be, but for the stamps */
+static unsigned char *piece;    /* buffer for writes and reads */
+static unsigned char *original; /* expected contents without the stamps */
 static uint64_t piece_size;
 
 static int open_file(const char *path, bool writing)
@@ -25,7 +25,7 @@ static int open_file(const char *path, bool writing)
 
 static const struct medium files = { open_file, write, read, fsync, close };
 
-/* A file of several ranks is not truncated: others may have written to it. */
+/* A file of several ranks is not truncated, since other ranks may have written to it. */
 static int open_shared(const char *path, bool writing)
 {
 	return open(path, writing ? O_WRONLY | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0600);
@@ -40,13 +40,14 @@ static const struct medium *medium_of(const struct checkpoint *c)
 	return strncmp(c->path, "tcp:", 4) == 0 ? &sockets : &files;
 }
 
-/* place returns where in the file the piece at an offset of the checkpoint is, and goes there. */
+/* place returns the offset in the file of the piece at an offset of the checkpoint, and seeks
+ * to it. */
 static uint64_t place(int fd, const struct checkpoint *c, uint64_t offset)
 {
 	if (c->step == 0)
 		return offset;
 	offset = c->first + offset / c->transfer * c->step;
-	lseek(fd, (off_t)offset, SEEK_SET); /* if that fails, the wrong stamps are found */
+	lseek(fd, (off_t)offset, SEEK_SET); /* if it fails, the comparison finds wrong stamps */
 	return offset;
 }
 
@@ -70,7 +71,7 @@ bool samples_reserve(struct samples *s, size_t capacity)
 	return true;
 }
 
-/* fill makes both buffers n bytes large and random. */
+/* fill allocates n bytes for both buffers, and fills original with random data. */
 static bool fill(uint64_t n)
 {
 	uint64_t x = UINT64_C(0x2545f4914f6cdd1d) * (uint64_t)(rank + 1);
@@ -96,7 +97,7 @@ bool checkpoint_prepare(const struct checkpoint *c, struct result *r)
 {
 	if (piece_size != c->transfer && !fill(c->transfer))
 		return false;
-	/* Reads leave something else in it. */
+	/* Reads have changed the buffer. */
 	memcpy(piece, original, piece_size);
 	return samples_reserve(&r->calls, (c->size + c->transfer - 1) / c->transfer);
 }
@@ -192,7 +193,7 @@ static bool read_body(const struct medium *m, int fd, const struct checkpoint *c
 		samples_add(&r->calls, now() - begin);
 		if (done != (ssize_t)n)
 			return short_or_failed("read", c, done);
-		/* Sockets bring what the other end has. */
+		/* The data that sockets return is not compared. */
 		if (m != &sockets && !compare(c, at, n))
 			return false;
 		offset += n;

@@ -1,34 +1,34 @@
 /*
- * The rank program of `nvmecr bench`: what an application does to its storage,
- * with plain calls of the C library, by commands of one line. It knows nothing of
- * nvmecr and nothing of MPI.
+ * The rank program of `nvmecr bench`. It accesses storage as an application does, by plain
+ * calls of the C library, and executes commands of one line each. It knows neither nvmecr nor
+ * MPI.
  *
  *   nvmecr-bench-rank --coordinator HOST:PORT[,HOST:PORT...]
- *       connects to the first that answers and executes its commands. NVMECR_BENCH_SECRET is the
- *       secret that it proves itself with; rank and size come from the launcher's
- *       variables.
+ *       connects to the first address that answers, and executes its commands.
+ *       NVMECR_BENCH_SECRET is the secret by which the rank identifies itself; rank and
+ *       size come from the launcher's variables.
  *   nvmecr-bench-rank --serve-sockets BYTES CONNECTIONS
- *       is the other end of the sockets baseline, over so much memory; it prints
- *       its port and ends with its standard input.
+ *       is the other end of the sockets baseline, with BYTES of memory; it prints its
+ *       port, and ends with its standard input.
  *
- * It says first:   hello SECRET RANK SIZE HOST BOOT PID
- * To a command:    ready    once everything is prepared that is not to be timed
- * Then to "go":    done begin=NS end=NS NAME=NUMBER...
- * In either place: failed TEXT
+ * The rank's first message: hello SECRET RANK SIZE HOST BOOT PID
+ * After a command:          ready    when everything that is not to be timed is prepared
+ * Then after "go":          done begin=NS end=NS NAME=NUMBER...
+ * Instead of both:          failed TEXT
  *
  *   write SIZE TRANSFER STAMP SYNC PATH   open, write..., fsync if SYNC is 1, close
- *   read SIZE TRANSFER STAMP WHOLE PATH   open, read..., close; compares
+ *   read SIZE TRANSFER STAMP WHOLE PATH   open, read..., close; compares the data
  *   write-part SIZE TRANSFER STAMP SYNC FIRST STEP PATH, read-part ...
  *                                         the same in a file of several ranks: pieces at FIRST, FIRST+STEP...
- *   create COUNT PREFIX                   empty files PREFIX0, PREFIX1...
- *   remove COUNT PREFIX
- *   call NAME COUNT SIZE PATH             a call, such as stat, so many times (see calls.c)
- *   unlink PATH, mkdir PATH               a file or an empty directory; a directory
- *   compute NS                            a loop for so long
- *   watch                                 wake-ups of nvmecr's threads since the last watch
- *   pin CPU                               this thread, and threads it starts
+ *   create COUNT PREFIX                   creates empty files PREFIX0, PREFIX1...
+ *   remove COUNT PREFIX                   removes these files
+ *   call NAME COUNT SIZE PATH             makes a call, such as stat, COUNT times (see calls.c)
+ *   unlink PATH, mkdir PATH               removes a file or empty directory; creates a directory
+ *   compute NS                            computes for NS nanoseconds
+ *   watch                                 reports wake-ups of nvmecr's threads since the last watch
+ *   pin CPU                               binds this thread, and threads that it starts
  *   thread                                starts another thread, which sleeps
- *   memory PATH                           asks for PATH, then for its own memory
+ *   memory PATH                           calls stat for PATH, then reports its own memory
  *   quit
  */
 #include "rank.h"
@@ -65,7 +65,7 @@ int64_t now(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* find_place reads rank and size from the first launcher that has set both. */
+/* find_place gets rank and size from the first launcher whose two variables are set. */
 static void find_place(void)
 {
 	static const char *const names[][2] = {
@@ -118,7 +118,7 @@ static int connect_to(char *address)
 
 static int coordinator = -1;
 
-/* next_line returns the next line without its end, NULL when there is none. */
+/* next_line returns the next line without its end, or NULL if there is none. */
 static char *next_line(void)
 {
 	static char buffer[8192];
@@ -177,7 +177,7 @@ static int by_time(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* used is what the process has taken, and how often this thread has slept. */
+/* The processor time of the process, and the number of times that this thread has slept. */
 struct used {
 	struct rusage process, thread;
 };
@@ -213,22 +213,23 @@ static bool say_done(struct result *r, const struct used *before, const struct u
 	return say(line);
 }
 
-/* command is one line of the coordinator, parsed. */
+/* A parsed command of the coordinator. */
 struct command {
 	enum { WRITE, READ, CREATE, REMOVE, CALL, UNLINK, MKDIR, COMPUTE, WATCH, PIN, THREAD, MEMORY } what;
-	struct checkpoint data; /* the path of all commands is in here */
+	struct checkpoint data; /* has the path of all commands */
 	int64_t number;
 	char call[16];
 };
 
-/* rest copies what follows offset: a path may have spaces. */
+/* rest copies the path, which starts at offset and may contain spaces. */
 static bool rest(struct command *o, const char *line, int offset)
 {
 	snprintf(o->data.path, sizeof o->data.path, "%s", line + offset);
 	return offset > 0 && o->data.path[0];
 }
 
-/* parse_part parses what is done to a part of a file of several ranks; the path is at *at. */
+/* parse_part parses the commands for a part of a file of several ranks. *at is the offset of
+ * the path. */
 static bool parse_part(const char *line, struct command *o, int *at)
 {
 	struct checkpoint *c = &o->data;
@@ -349,7 +350,7 @@ static bool execute(const struct command *o, struct result *r)
 /* serve executes one command. It returns false when the connection to the coordinator has ended. */
 static bool serve(const char *line)
 {
-	static struct samples kept; /* its memory serves all commands */
+	static struct samples kept; /* its memory is reused for all commands */
 	static struct command o;
 	struct result r = { .calls = kept };
 	struct used before, after;

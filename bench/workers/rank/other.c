@@ -1,6 +1,6 @@
 /*
- * What ranks do besides checkpoints: many files, a compute phase, and looking
- * at themselves.
+ * Work of ranks other than checkpoints: many files, compute phases, and measurements of the
+ * rank's own threads and memory.
  */
 #include "rank.h"
 
@@ -46,7 +46,7 @@ bool files_remove(const char *prefix, long count, struct result *r)
 	return true;
 }
 
-/* number returns the number behind name in a file such as /proc/self/status. */
+/* number returns the number after name in a file such as /proc/self/status. */
 static long number(const char *file, const char *name)
 {
 	char line[256];
@@ -62,7 +62,7 @@ static long number(const char *file, const char *name)
 	return found;
 }
 
-/* What the threads that nvmecr's library has added have slept. */
+/* The numbers of sleeps of the threads that nvmecr's library has started. */
 struct sleeps {
 	int count;
 	int thread[256];
@@ -70,7 +70,7 @@ struct sleeps {
 	int64_t when;
 };
 
-/* ours says whether a thread is one of nvmecr's: they are called that. */
+/* ours reports whether a thread belongs to nvmecr, by the thread's name. */
 static bool ours(const char *thread)
 {
 	char path[300], name[32] = "";
@@ -105,7 +105,7 @@ static void look_at_threads(struct sleeps *s)
 	closedir(d);
 }
 
-/* most_wakes is of the thread that went to sleep most often in between. */
+/* most_wakes returns the largest number of sleeps of a thread between two observations. */
 static long most_wakes(const struct sleeps *before, const struct sleeps *after)
 {
 	long most = 0;
@@ -172,7 +172,7 @@ bool memory(const char *path, struct result *r)
 {
 	struct stat st;
 
-	(void)stat(path, &st); /* that it need not be there is the point */
+	(void)stat(path, &st); /* the path need not exist: the call makes the rank mount */
 	snprintf(r->extra, sizeof r->extra, " resident=%ld peak=%ld",
 		number("/proc/self/status", "VmRSS:") * 1024, number("/proc/self/status", "VmHWM:") * 1024);
 	return true;

@@ -1,13 +1,13 @@
 /*
- * The sockets baseline, a ceiling: the payload and a small acknowledgement over plain
- * TCP, as little else as there can be. Rank's end:
+ * The sockets baseline, a ceiling: it sends the payload and a small acknowledgement over plain
+ * TCP, with as little other work as possible. The rank's end:
  *
- *   write   header and payload in one writev; waits for 16 bytes
- *   read    header; waits for the payload
+ * write   sends header and payload by one sendmsg; waits for 16 bytes read    sends the header;
+ * waits for the payload
  *
- * The other end, one thread for each connection, receives into memory as large
- * as a namespace, a place that goes round, so that it is as cold; it sends from
- * there too. Both ends look for data without sleeping for a while before they
+ * The other end has one thread for each connection. It receives into memory as large as a
+ * namespace, at an offset that wraps around at the end, so that the memory is as cold as that
+ * of a namespace. It also sends from there. Both ends poll for data for a while before they
  * sleep, unless there are more threads than cores.
  */
 #include "rank.h"
@@ -28,15 +28,15 @@
 
 struct header {
 	uint64_t length;
-	uint64_t what; /* one of the below */
+	uint64_t what; /* one of the following constants */
 };
 
 enum { SEND = 1, FETCH = 2, ACKNOWLEDGE = 3 };
 
-/* spins is how often to look before sleeping. */
+/* spins is the number of polls before a thread sleeps. */
 static int spins;
 
-/* tune does what the initiator and the target do to their sockets. */
+/* tune sets the same socket options as the initiator and the target. */
 static void tune(int fd)
 {
 	int one = 1;
@@ -46,7 +46,7 @@ static void tune(int fd)
 		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
-/* receive gets all of n bytes; it returns false at the end of the stream. */
+/* receive receives all n bytes. It returns false at the end of the stream, or after an error. */
 static bool receive(int fd, void *data, size_t n)
 {
 	char *at = data;
@@ -90,9 +90,8 @@ static bool transmit(int fd, struct iovec *v, int count)
 }
 
 /*
- * open_socket connects once; later checkpoints go over the same connection, as
- * a queue's do. The path is tcp:HOST:PORT, with ":spin" behind it to look
- * before sleeping.
+ * open_socket connects once. Later checkpoints use the same connection, as in a queue. The path
+ * is tcp:HOST:PORT, followed by ":spin" to poll before sleeping.
  */
 static int open_socket(const char *path, bool writing)
 {
@@ -149,7 +148,7 @@ static int nothing(int fd)
 
 const struct medium sockets = { open_socket, write_socket, read_socket, nothing, nothing };
 
-/* service is one connection of the other end and its part of the memory. */
+/* A service is one connection of the other end, with its part of the memory. */
 struct service {
 	int fd;
 	char *memory;
@@ -196,7 +195,7 @@ struct listener {
 	int fd;
 	char *memory;
 	uint64_t size;
-	int connections; /* that share the memory; more use the same parts */
+	int connections; /* number of connections with separate parts of the memory; further ones share these parts */
 };
 
 static void *accept_all(void *argument)
