@@ -1,6 +1,6 @@
-/* Fault signals, raised by faults or sent, with handlers that are installed before the first file of argv[2] is used, after
- * that, or both. Prints what the handlers see, which is the same on every file system. argv[1] is the signal, or the way to
- * end. */
+/* Raises fault signals, by faults and by raise. Handlers are installed before the first file of argv[2] is used, afterwards, or
+ * both. Prints what the handlers see, which is the same on every file system. argv[1] is the signal, or the way in which the
+ * process ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -98,7 +98,7 @@ static void each(void)
 		}
 }
 
-/* Bad buffers are EFAULT, whatever handlers are installed. */
+/* Calls with bad buffers fail with EFAULT, whatever handlers are installed. */
 static void calls(void)
 {
 	int fd = open(name, O_RDWR | O_CREAT, 0600);
@@ -142,7 +142,7 @@ static void ways(void)
 	}
 }
 
-/* ending ends a child by a signal, which the parent prints. */
+/* ending ends a child by a signal. The parent prints which one. */
 static void ending(const char *how)
 {
 	int signum = signals[how[1] - '0'];

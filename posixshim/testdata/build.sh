@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds a small project of C in the directory $1, two compilers at a time.
+# Builds a small C project in the directory $1, with two compilers at a time.
 set -e
 cd "$1"
 mkdir -p src

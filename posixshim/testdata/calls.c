@@ -1,5 +1,5 @@
-/* Makes file calls in the directory argv[1] and prints what they return, so
- * that a run under the mount can be compared with one on a local directory. */
+/* Makes file calls in the directory argv[1] and prints their results. The test compares a run under the mount with one in a local
+ * directory. */
 #define _GNU_SOURCE
 #include <aio.h>
 #include <dirent.h>
@@ -24,7 +24,7 @@
 
 static const char *dir;
 
-/* P prints an expression, its value and, if that is -1, errno. */
+/* P prints an expression, its value and, if the value is -1, errno. */
 #define P(expr) print(#expr, (long)(expr))
 
 static long print(const char *what, long value)

@@ -1,5 +1,5 @@
-/* Cancels threads that use files in argv[1]: in each cancellation point, where the call must have done nothing, and at random
- * moments. After that calls have to work and no descriptor may be open. argv[2] is how often. */
+/* Cancels threads that use files in argv[1]: in each cancellation point, where the call must have had no effect, and at random
+ * moments. Afterwards calls must work, and no descriptor may be left open. argv[2] is the number of repetitions. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static const struct {
 	{"creat", op_creat}, {"close", op_close}, {"F_SETLKW", op_setlkw}, {"lockf", op_lockf}, {"msync", op_msync},
 };
 
-/* One thread that is cancelled already when it makes the call. */
+/* A thread has a pending cancellation when it makes the call. */
 
 static int cleaned;
 
@@ -67,7 +67,7 @@ static void *pending(void *op)
 	return "it returned";
 }
 
-/* Calls that are no cancellation points: the call is made, and the thread goes on. */
+/* Calls that are not cancellation points: the call succeeds, and the thread continues. */
 static void *disabled(void *arg)
 {
 	long n;
@@ -108,7 +108,7 @@ static void once(void)
 	close(fd);
 }
 
-/* Threads that are cancelled somewhere in a loop of calls. */
+/* Threads are cancelled at any point of a loop of calls. */
 
 static void shut(void *arg)
 {

@@ -1,5 +1,5 @@
-/* A program that closes or replaces all descriptors after it has used the mount argv[1]. The descriptors of the runtime stay open.
- * Prints what happens. */
+/* Closes or replaces all descriptors after using the mount argv[1]. The descriptors of the runtime must stay open. Prints the
+ * results. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -30,8 +30,8 @@ static int use(const char *name)
 	return fd;
 }
 
-/* others reports whether another process can write to the mount, and whether this process sees the change at once. It does if it
- * still has the partition and makes the calls of the other process, or if it opens the partition again. */
+/* others prints whether another process can write to the mount, and whether this process sees the change at once. It sees the
+ * change if it still has the partition and executes the calls of the other process, or if it opens the partition again. */
 static void others(const char *when)
 {
 	char command[5000], name[4200];
@@ -43,7 +43,7 @@ static void others(const char *when)
 	printf("%s: others %s, seen %d\n", when, status == 0 ? "can write" : "cannot write", unlink(name) == 0);
 }
 
-/* left counts the descriptors from first on. */
+/* left returns the number of open descriptors from first on. */
 static int left(int first)
 {
 	int n = 0;
@@ -53,7 +53,7 @@ static int left(int first)
 	return n;
 }
 
-/* hidden counts descriptors that are open, but on which calls fail with EBADF: those of the runtime. */
+/* hidden returns the number of descriptors that are open, but on which calls fail with EBADF: those of the runtime. */
 static int hidden(int first, int end)
 {
 	char name[64], to[64];
@@ -66,7 +66,8 @@ static int hidden(int first, int end)
 	return n;
 }
 
-/* still reports whether n descriptors are hidden, once the server has noticed the end of other processes. */
+/* still waits until n descriptors are hidden, that is, until the server has noticed the end of other processes. It returns their
+ * number. */
 static int still(int n)
 {
 	for (int tries = 0; tries < 10000 && hidden(3, MANY) != n; tries++)
@@ -95,7 +96,7 @@ int main(int argc, char **argv)
 	others("closed");
 
 	fd = use("b");
-	still(all); /* descriptors that were opened for other processes have been closed */
+	still(all); /* the descriptors for other processes have been closed */
 	all = hidden(3, MANY);
 	others("open again");
 	printf("close_range: %d\n", close_range(3, ~0u, 0));

@@ -1,4 +1,4 @@
-/* Copies its input to its output; 1 if that fails, with the errno on stderr. */
+/* Copies its input to its output. If that fails, prints the errno on stderr and exits with 1. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs coreutils in the directory $1 and prints the results, so that runs in two directories can be compared. $2 is a
-# directory outside.
+# Runs coreutils in the directory $1 and prints the results, so that runs in two directories can be compared. $2 is a directory
+# outside the mount.
 set -u
 d=$1
 out=$2

@@ -1,6 +1,6 @@
-/* Handlers that need half a mebibyte of stack write to a file of argv[1]: handlers of fault signals, and one with SA_ONSTACK, in
- * threads without an alternate signal stack. They must not overwrite memory of the runtime. Then many such threads start and
- * end. */
+/* Signal handlers that need half a mebibyte of stack write to a file of argv[1]: handlers of fault signals, and one with
+ * SA_ONSTACK, in threads without an alternate signal stack. They must not overwrite memory of the runtime. Then many such threads
+ * start and end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void *uses(void *unused)
 	return pwrite(fd, "x", 1, 0) == 1 ? unused : &fd;
 }
 
-/* mapped returns how much memory the process has mapped, in MiB. */
+/* mapped returns the size of the process's mapped memory in MiB. */
 static long mapped(void)
 {
 	FILE *f = fopen("/proc/self/statm", "r");

@@ -1,5 +1,4 @@
-/* Rare flags and long names in the directory argv[1]; prints what the calls
- * return. */
+/* Uses rare flags and long names in the directory argv[1]. Prints the results of the calls. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

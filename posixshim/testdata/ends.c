@@ -1,4 +1,4 @@
-/* Processes end by exit and by _exit while their other threads write under argv[1]. No call of these threads fails. Prints
+/* Processes end by exit and by _exit while their other threads write under argv[1]. No call of these threads may fail. Prints
  * "ok". */
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Tries to execute a program that does not exist, and then uses its files in argv[1], one of which was unlinked and one renamed. Then
- * executes a shell, whose children use the mount too. The files are open until then (FD_CLOEXEC). */
+/* Tries to execute a program that does not exist, and then uses its files in argv[1]. One of them was unlinked and one renamed.
+ * Then it executes a shell, whose children use the mount, too. The files are open until then, with FD_CLOEXEC. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

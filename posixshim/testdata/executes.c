@@ -1,6 +1,6 @@
-/* Programs and scripts in the directory argv[1], executed in every way.
+/* Executes programs and scripts in the directory argv[1] in every way.
  *
- *   executes DIR ELSEWHERE make       makes the files; some are in ELSEWHERE
+ *   executes DIR ELSEWHERE make       creates the files; some are in ELSEWHERE
  *   executes DIR ELSEWHERE fork       executes them in children of fork
  *   executes DIR ELSEWHERE vfork      executes them in children of vfork; DIR was not used before
  *   executes DIR ELSEWHERE search     searches PATH for them
@@ -28,8 +28,8 @@
 extern char **environ;
 static const char *dir, *elsewhere;
 
-/* hide prints a text with "DIR" and "ELSEWHERE" in place of the paths of the directories. The kernel's path of DIR may be another
- * one. */
+/* hide prints a text with "DIR" and "ELSEWHERE" in place of the paths of the directories. The kernel may know DIR by another
+ * path. */
 static void hide(const char *text)
 {
 	const char *d = getenv("DIR"), *e = getenv("ELSEWHERE"), *v = getenv("NVMECR_EXPORT");
@@ -53,7 +53,7 @@ static void hide(const char *text)
 		}
 }
 
-/* say is the executed program. */
+/* say implements the executed program. */
 static int say(int argc, char **argv)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -64,7 +64,7 @@ static int say(int argc, char **argv)
 	printf("executed");
 	for (int i = 0; i < argc; i++) {
 		printf(" [");
-		if (strncmp(argv[i], "yyy", 3) == 0) /* its length depends on the length of DIR */
+		if (strncmp(argv[i], "yyy", 3) == 0) /* the length depends on the length of DIR */
 			printf("%d", getenv("DIR") == NULL ? 0 : (int)(strlen(getenv("DIR")) + strlen(argv[i])));
 		else
 			hide(argv[i]);
@@ -75,8 +75,8 @@ static int say(int argc, char **argv)
 	while (fds != NULL && (e = readdir(fds)) != NULL)
 		if (atoi(e->d_name) > 2 && atoi(e->d_name) != dirfd(fds) && (f == NULL || atoi(e->d_name) != fileno(f)))
 			printf(" descriptor %s", e->d_name);
-	/* The name of a process that executes a script or a descriptor is not the same everywhere. The name of a
-	 * process without the library is that of the copy. */
+	/* The name of a process that executes a script or a descriptor differs between file systems. A process without the library
+	 * has the name of the copy. */
 	if (argc == 3 && strcmp(argv[1], "one") == 0 && getenv("DIR") != NULL && f != NULL && fgets(comm, sizeof comm, f) != NULL)
 		printf(" is %s", comm);
 	if (strchr(comm, '\n') == NULL)
@@ -205,7 +205,7 @@ static int make(void)
 
 typedef void how(const char *path, char *const argv[]);
 
-static char *said[1000]; /* the environment with SAID */
+static char *said[1000]; /* the environment, with SAID added */
 
 static void by_execve(const char *path, char *const argv[])
 {
@@ -257,7 +257,7 @@ static void by_execveat_nofollow(const char *path, char *const argv[])
 	execveat(AT_FDCWD, path, argv, said, AT_SYMLINK_NOFOLLOW);
 }
 
-/* exit_like ends this process with the wait status of a child. */
+/* exit_like exits with the wait status of a child. */
 static void exit_like(int status)
 {
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
@@ -348,7 +348,7 @@ static const char *const others[] = {"of-hi", "of-1", "of-script", "of-missing"}
 static int shared; /* the children are made by vfork */
 static char *first = "one";
 
-/* attempt executes a file in a child and prints how the child has ended. */
+/* attempt executes a file in a child, and prints how the child has ended. */
 static void attempt(const char *name, how *call, const char *path)
 {
 	char *argv[] = {"zero", first, "two words", NULL};
@@ -372,7 +372,8 @@ static void attempt(const char *name, how *call, const char *path)
 		printf("ended with %d %d\n", WEXITSTATUS(status), WTERMSIG(status));
 }
 
-/* has reports whether the nth call executes the kth file: the first call executes all files, the others different parts. */
+/* has reports whether the nth call executes the kth file. The first call executes all files, and the others different parts of
+ * them. */
 static int has(size_t n, size_t k, size_t part)
 {
 	const char *which = getenv("EXECUTE");
@@ -383,7 +384,7 @@ static int has(size_t n, size_t k, size_t part)
 static int all(void)
 {
 	char path[PATH_MAX];
-	size_t n = 0; /* number of the call among those that a child of this kind can make */
+	size_t n = 0; /* index among the calls that a child of this kind can make */
 
 	for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
 		if (shared && !ways[w].shares)
@@ -539,7 +540,7 @@ static void by_popen(const char *path, char *const argv[])
 	exit_like(pclose(f));
 }
 
-/* of_descriptor executes open files. */
+/* of_descriptor executes an open file. */
 static void of_descriptor(const char *name, int flags)
 {
 	char text[PATH_MAX];
@@ -553,7 +554,7 @@ static void of_descriptor(const char *name, int flags)
 	close(number);
 }
 
-/* next_descriptor returns the lowest free number. */
+/* next_descriptor returns the lowest free descriptor. */
 static int next_descriptor(void)
 {
 	int fd = open("/dev/null", O_RDONLY);
@@ -562,7 +563,7 @@ static int next_descriptor(void)
 	return fd;
 }
 
-/* failures checks that calls that fail leave no descriptor open. */
+/* failures checks that failing calls leave no descriptor open. */
 static void failures(void)
 {
 	static const char *const names[] = {"empty", "unmarked", "nonexistent", "of-unmarked", "self", "nothing", "sub"};

@@ -1,5 +1,5 @@
-/* Calls exit in a signal handler, with data in the buffer of a stream of argv[1], and with a handler of atexit that writes to it. The
- * main thread gets the signal, or another one (argv[2]). */
+/* Calls exit in a signal handler. A stream of argv[1] has data in its buffer, and a handler of atexit writes to it. The signal
+ * goes to the main thread, or to another one (argv[2]). */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,4 @@
-/* Reads and writes in argv[1] with buffers that are partly bad: two pages can be written, one can only be read, one is not
- * mapped. */
+/* Reads and writes files in argv[1] with partly bad buffers: two pages are writable, one is read-only, and one is not mapped. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +57,7 @@ static void transfer(const char *path, char *m)
 		result("pread", start, n, pread(fd, m + start, (size_t)n, 5));
 		fresh(path, 6 * PAGE);
 		result("readv", start, n, readv(fd, iov, 3));
-		/* A read writes nothing to pages of the buffer after the end of the file. */
+		/* A read does not touch pages of the buffer after the end of the file's data. */
 		fresh(path, 50);
 		result("short read", start, n, read(fd, m + start, (size_t)n));
 		fresh(path, 0);

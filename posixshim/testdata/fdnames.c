@@ -1,4 +1,4 @@
-/* Prints the links of /proc/self/fd for files below argv[1], with DIR in place of argv[1]. */
+/* Prints the links in /proc/self/fd to files below argv[1], with DIR in place of argv[1]. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

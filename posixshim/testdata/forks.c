@@ -1,5 +1,5 @@
-/* Children share the open files of their parent in the mount argv[1]: offsets, flags, unlinked files. They see and change the same
- * files. Prints what happens, which is the same on every file system. */
+/* Children share the open files of their parent in the mount argv[1]: offsets, flags, unlinked files. Parent and children see
+ * each other's changes. Prints the results, which are the same on every file system. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* Prints the content of a file, which it opens. */
+/* Opens a file and prints its contents. */
 static void show(const char *name)
 {
 	char text[4096];
@@ -83,7 +83,7 @@ static void offsets(void)
 	show("offsets");
 }
 
-/* The parent closes a file that its child goes on to use. */
+/* The parent closes a file that its child continues to use. */
 static void outlived(void)
 {
 	int ready[2], fd = open(in("outlived"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -228,7 +228,7 @@ static void executed(const char *self)
 	show("executed");
 }
 
-/* The executed program: it has the inherited descriptor, and the one with FD_CLOEXEC is closed. */
+/* The executed program has the inherited descriptor. The one with FD_CLOEXEC is closed. */
 static int second(const char *fd, const char *hidden)
 {
 	char text[16] = "";
@@ -274,7 +274,7 @@ static void threads(void)
 	}
 }
 
-/* Any number of children and open files leaves no descriptor open. */
+/* Many children and open files must leave no descriptor open. */
 static void many(void)
 {
 	int failed = 0;
@@ -292,8 +292,8 @@ static void many(void)
 	SAY("the next descriptor is %d\n", dup(0));
 }
 
-/* A child has a descriptor of its working directory from the parent, which is its server. In the grandchild the same number is a
- * connection. The grandchild must not close that. */
+/* A child gets a descriptor of its working directory from the parent, which is its server. In the grandchild the same number is a
+ * connection, which the grandchild must not close. */
 static void grandchild(void)
 {
 	struct stat st;
@@ -320,7 +320,7 @@ static void grandchild(void)
 	close(fd);
 }
 
-/* Data in the buffer of stdout when a child calls _exit is written by the parent alone. The parent has used no file yet. */
+/* When a child calls _exit, data in the buffer of stdout is written only by the parent. The parent has not used any file yet. */
 static void unflushed(void)
 {
 	int ready[2];
@@ -348,7 +348,7 @@ static void unflushed(void)
 	fflush(stdout);
 }
 
-/* lingering returns a connection whose close takes a second (SO_LINGER): nobody receives the data that was sent. */
+/* lingering returns a connection whose close takes a second (SO_LINGER), since no process receives the data that was sent. */
 static int lingering(int *other)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -374,7 +374,7 @@ static void *put_in_place(void *two)
 	return NULL;
 }
 
-/* A program is executed while another thread is in dup2 onto a number whose old descriptor takes long to close. */
+/* A program is executed while another thread is in dup2 over a descriptor whose close takes long. */
 static void slow(void)
 {
 	int other, fd = open(in("slow"), O_RDWR | O_CREAT | O_TRUNC, 0600), two[] = {fd, lingering(&other)};

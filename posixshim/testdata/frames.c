@@ -1,5 +1,6 @@
-/* The stack and the floating-point state of signal handlers in a process that uses a file of argv[1]. Handlers run on the stack that
- * they interrupt unless they have SA_ONSTACK, and with the initial floating-point state. Some handlers switch coroutines. */
+/* Checks the stack and the floating-point state of signal handlers in a process that uses a file of argv[1]. Handlers run on the
+ * stack that they interrupt, unless they have SA_ONSTACK, and with the initial floating-point state. Some handlers switch
+ * coroutines. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <execinfo.h>
@@ -198,7 +199,7 @@ static void exchange(void)
 	volatile bool again = false;
 	sigset_t alarm;
 
-	/* A coroutine begins with the signal blocked: swapcontext sets the mask first. */
+	/* A coroutine starts with the signal blocked, since swapcontext sets the mask first. */
 	sigemptyset(&alarm);
 	sigaddset(&alarm, SIGALRM);
 	sigprocmask(SIG_BLOCK, &alarm, NULL);

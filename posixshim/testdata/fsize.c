@@ -1,5 +1,5 @@
-/* RLIMIT_FSIZE: files in the directory argv[1] that must not become larger. Prints what the calls return and which signals are
- * raised, to be compared with a run in a local directory. */
+/* Tests RLIMIT_FSIZE with files in the directory argv[1]. Prints the results of the calls and the raised signals, which the test
+ * compares with a run in a local directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,7 @@ static long size(int fd)
 	return fstat(fd, &st) == 0 ? st.st_size : -1;
 }
 
-/* The thread that has made the call gets the signal. */
+/* Set in the thread that makes the call: it must get the signal. */
 static __thread int mine;
 
 static void took(int signum)
@@ -151,7 +151,7 @@ static void streams(void)
 	P(st.st_size);
 }
 
-/* The limit is set by every call, at several times. */
+/* Every call that can set the limit does so. */
 static void setting(int fd)
 {
 	struct rlimit l = {1000, RLIM_INFINITY};
@@ -201,7 +201,7 @@ static void ended(pid_t pid)
 	fflush(stdout);
 }
 
-/* A child has a limit of its own, though the parent has the file. Without a handler the child is killed. */
+/* A child has its own limit, although the parent serves the file. Without a handler the signal kills the child. */
 static void children(int fd)
 {
 	pid_t pid;
@@ -239,7 +239,7 @@ static void children(int fd)
 	P(size(fd));
 }
 
-/* If a large transfer is split, only the last part is short. */
+/* If the library splits a large transfer, only the last part may be short. */
 static void parts(int fd)
 {
 	size_t n = 20 << 20;
@@ -261,7 +261,7 @@ static void parts(int fd)
 	P(ftruncate(fd, 0));
 }
 
-/* Mapped memory has no limit. */
+/* The limit does not apply to mapped memory. */
 static void maps(int fd)
 {
 	limit(RLIM_INFINITY);

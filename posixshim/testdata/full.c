@@ -1,6 +1,5 @@
-/* Streams of the directory argv[1] that run out of space in the middle of a
- * buffer: every call that writes it returns ENOSPC. The file system there has less
- * than 64 MiB. Prints what happens. */
+/* Streams in the directory argv[1] run out of space in the middle of a buffer: every call that writes the buffer fails with
+ * ENOSPC. The file system has less than 64 MiB. Prints the results. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

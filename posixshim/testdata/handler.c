@@ -1,5 +1,5 @@
-/* Writes checkpoints below argv[1] in signal handlers, as programs do that get a signal when their time is over. Prints the results
- * of the calls. */
+/* Writes checkpoints below argv[1] in signal handlers, like programs that get a signal when their time limit is near. Prints the
+ * results of the calls. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -84,7 +84,7 @@ static void checkpoint(int signum)
 	done = 1;
 }
 
-/* compute uses no file until the signal has arrived. */
+/* compute runs, without using files, until the signal has arrived. */
 static void compute(void)
 {
 	for (volatile double x = 1; !done; x *= 1.0000001)
@@ -124,7 +124,7 @@ static void once(const char *name)
 	fflush(stdout);
 }
 
-/* A thread that has used no file before it gets its signal. */
+/* A thread that uses no file before it gets its signal. */
 static void *stranger(void *arg)
 {
 	(void)arg;

@@ -1,5 +1,5 @@
-/* The first call of each async-signal-safe function is made in a signal handler, on files outside the mount. Other threads hold the
- * locks of the dynamic linker, so the library must take no lock and allocate no memory. */
+/* Each async-signal-safe function is called for the first time in a signal handler, on files outside the mount. Other threads
+ * hold the locks of the dynamic linker. So the library must not take a lock or allocate memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 static volatile sig_atomic_t handling, allocated, locked;
 static char dir[4096], a[4200], b[4200], c[4200], buf[64];
 
-/* These functions replace the C library's in every library. */
+/* The following functions replace those of the C library in every library. */
 
 extern void *__libc_malloc(size_t n);
 
@@ -156,7 +156,7 @@ static void handler(int signum)
 	errno = saved;
 }
 
-/* Threads that hold the locks of the dynamic linker until the main thread lets them release these. */
+/* Threads hold the locks of the dynamic linker until the main thread lets them continue. */
 
 static sem_t held, over;
 
@@ -177,7 +177,7 @@ static void *iterates(void *arg)
 	return NULL;
 }
 
-/* dlopen of a pipe blocks in read, with the lock of the linker. */
+/* dlopen of a pipe blocks in read while it holds the lock of the dynamic linker. */
 static void *opens(void *pipe)
 {
 	dlopen(pipe, RTLD_NOW);

@@ -1,5 +1,5 @@
-/* A process ends, or executes a program, while other processes have files of it. The directory is argv[1], the case is argv[2].
- * Prints what happens. */
+/* A process ends, or executes a program, while other processes have its files open. The directory is argv[1], the case is
+ * argv[2]. Prints the results. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static void orphaned(pid_t parent)
 	errno = 0;
 }
 
-/* A child makes calls without pause while its parent ends. No write is lost or made twice, and locks stay. */
+/* A child makes calls continuously while its parent ends. No write is lost or executed twice, and locks persist. */
 static void busy(void)
 {
 	int fd = open(in("busy"), O_RDWR | O_CREAT | O_APPEND, 0600), go[2];
@@ -73,7 +73,7 @@ static void busy(void)
 	read(go[0], &c, 1);
 }
 
-/* Many files, each with its offset; one was unlinked and one renamed. */
+/* Many files, each with its own offset. One was unlinked and one renamed. */
 static void many(void)
 {
 	int fds[MANY];
@@ -108,7 +108,7 @@ static void many(void)
 	rename(from, in("other"));
 }
 
-/* A child's mapping stays, and its changes are written to the file. */
+/* A child's mapping persists, and its changes are written to the file. */
 static void mapped(void)
 {
 	int fd = open(in("mapped"), O_RDWR | O_CREAT, 0600), go[2];
@@ -136,7 +136,8 @@ static void mapped(void)
 	read(go[0], &c, 1);
 }
 
-/* A process tries to execute a program that does not exist. It can then use its files, which nvmecr serve has taken over. */
+/* A process tries to execute a program that does not exist. Afterwards it can still use its files, which nvmecr serve has taken
+ * over. */
 static void fails(void)
 {
 	int fd = open(in("fails"), O_RDWR | O_CREAT, 0600);
@@ -155,7 +156,7 @@ static void fails(void)
 	SAY("%d\n", open(in("new"), O_RDWR | O_CREAT, 0600) >= 0 && access(in("new"), F_OK) == 0);
 }
 
-/* Two processes of the rank end one after the other. A third one writes while children of both still have files. */
+/* Two processes of the rank end one after another. A third one writes while children of both have files open. */
 static void two(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -180,7 +181,7 @@ static void two(void)
 	close(open(in("third"), O_RDWR | O_CREAT, 0600));
 }
 
-/* A process that is killed hands nothing over. */
+/* A killed process hands no files over. */
 static void killed(void)
 {
 	int fd = open(in("killed"), O_RDWR | O_CREAT, 0600);

@@ -1,5 +1,4 @@
-/* Prints the resident memory in KiB before and after a file under argv[1] was
- * written. */
+/* Prints the resident memory in KiB before and after writing a file under argv[1]. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

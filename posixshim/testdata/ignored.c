@@ -1,4 +1,4 @@
-/* Ignores signals, uses argv[1], and executes itself. Prints which signals are ignored after an exec that failed, and in the executed
+/* Ignores signals, uses argv[1], and executes itself. Prints the ignored signals after a failed exec, and in the executed
  * program. Fault signals need not be ignored there, and a shell does not ignore SIGCHLD. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -22,7 +22,7 @@ static void show(const char *when)
 	fflush(stdout);
 }
 
-/* spawn executes this program in children, in each way. */
+/* spawn executes this program in children, by each function for it. */
 static void spawn(char *program)
 {
 	char *again[] = {program, "spawned", NULL}, command[4096];

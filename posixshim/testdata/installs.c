@@ -1,5 +1,5 @@
-/* Arguments: the mount, a way to install a handler, and the thread that does so, "main" or "thread". The handler makes the first call of
- * the process on the mount. */
+/* Installs a signal handler that makes the process's first call on the mount. Arguments: the mount, the function that installs
+ * the handler, and the thread that calls it, "main" or "thread". */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

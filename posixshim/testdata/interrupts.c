@@ -1,5 +1,5 @@
-/* Large transfers in argv[1] while signals arrive, whose handler is installed with and without SA_RESTART. As on local file systems, a
- * call transfers everything, and never fails with EINTR or returns a short count. */
+/* Makes large transfers in argv[1] while signals arrive. Their handler is installed with and without SA_RESTART. As on local file
+ * systems, a call transfers everything; it must not fail with EINTR or return a short count. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Writes in argv[1] while signals arrive all the time, whose handler writes there too. With more arguments the handler leaves every third
- * time by siglongjmp. Another thread writes as well. Prints how many calls have failed. */
+/* Writes in argv[1] while signals arrive continuously. Their handler writes there, too. With more arguments, the handler leaves
+ * by siglongjmp every third time. Another thread writes as well. Prints the number of failed calls. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,7 +17,8 @@ static void on_alarm(int signum)
 {
 	(void)signum;
 	signals++;
-	/* Not every handler uses files. Otherwise each would still run when the next signal arrives, and the threads would not write. */
+	/* Only every second handler uses files. Otherwise a handler would still run when the next signal arrives, and the threads
+	 * would make no progress. */
 	if (signals % 2 == 0)
 		return;
 	int fd = open("handlers", O_RDWR | O_CREAT, 0600);

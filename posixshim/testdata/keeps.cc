@@ -1,4 +1,4 @@
-// A library that stores the addresses of the standard streams before main: those of C++ and those of the C library.
+// A library that stores the addresses of the standard streams of C++ and of the C library before main.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>

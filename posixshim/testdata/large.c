@@ -1,5 +1,5 @@
-/* Prints the size of the program itself, how much of its memory is shared with other processes, and the last argv[1] bytes of its
- * file. */
+/* Prints the size of this program's file and the last argv[1] bytes of the file. If more than 64 MiB of memory are resident,
+ * prints that size, too. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A process ends while its child has a file of it under argv[1]. The first and only call of the child is close, some time later. Prints
- * the result of close. */
+/* A process ends while its child has a file under argv[1] open. Some time later the child makes its only call, close. Prints the
+ * result of close. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static void child(int fd, int how)
 	if (how == 0)
 		close(fd);
 	else
-		dup2(STDERR_FILENO, fd); /* dup2 does not return the error of the close */
+		dup2(STDERR_FILENO, fd); /* unlike close, dup2 does not report the error of the close */
 	dprintf(STDOUT_FILENO, "%s\n", strerror(errno));
 	_exit(0);
 }

@@ -1,5 +1,5 @@
-/* Checks the layouts of glibc's structures that the preloaded library depends on and that are in no public header (docs/dev/design.md).
- * Prints a line for each that differs. The argument is a file of 8 KiB. */
+/* Checks the layouts of glibc's structures that the preload library depends on and that no public header defines
+ * (docs/dev/design.md). Prints a line for each difference. The argument is a file of 8 KiB. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@ static void check(bool is, const char *what, int line)
 		printf("line %d: %s\n", line, what);
 }
 
-/* The bits of _flags, as files/stdio.c has them. */
+/* The bits of _flags, as defined in files/stdio.c. */
 enum { UNBUFFERED = 0x0002, NO_READS = 0x0004, NO_WRITES = 0x0008, EOF_SEEN = 0x0010, ERROR_SEEN = 0x0020, IN_BACKUP = 0x0100,
        LINE_BUFFERED = 0x0200, WRITING = 0x0800, APPENDING = 0x1000 };
 enum { MODES = NO_READS | NO_WRITES | APPENDING, STATE = UNBUFFERED | EOF_SEEN | ERROR_SEEN | IN_BACKUP | LINE_BUFFERED | WRITING };
@@ -38,7 +38,7 @@ static int modes(const char *name, const char *mode)
 	return flags;
 }
 
-/* A stream that reads: its buffer, and where the descriptor is. */
+/* Checks a stream that reads: its buffer, and the offset of the descriptor. */
 static void reading(const char *name)
 {
 	static char buf[4096], last[4096];

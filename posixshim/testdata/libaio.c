@@ -1,5 +1,5 @@
-/* Requests of libaio, as fio and DeepSpeed submit them. One list has requests for files of the mount, for other files, and invalid
- * ones. The program makes the system calls that libaio makes. */
+/* Submits requests of libaio, as fio and DeepSpeed do. One list has requests for files of the mount, for other files, and invalid
+ * ones. The program makes the same system calls as libaio. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 static int (*submit)(aio_context_t, long, struct iocb **);
 
-/* direct is io_submit as in libaio. It is used if no preloaded library has that function. */
+/* direct implements io_submit as libaio does. It is used if no preloaded library has that function. */
 static int direct(aio_context_t context, long n, struct iocb **list)
 {
 	long done = syscall(SYS_io_submit, context, n, list);
@@ -30,7 +30,7 @@ static struct iocb request(int fd, int opcode, void *buf, size_t n, off_t off)
 			     .aio_nbytes = n, .aio_offset = off, .aio_data = (uint64_t)opcode};
 }
 
-/* collect prints how the requests ended, in the order of the list. */
+/* collect prints the results of the requests, in the order of the list. */
 static void collect(aio_context_t context, struct iocb **list, long n)
 {
 	struct io_event events[16];

@@ -1,4 +1,4 @@
-/* A library that is built as several: NAME is what it is called, NEXT one that it needs. */
+/* A library that is built several times. NAME is its name, and NEXT is a library that it needs. */
 #include <stdio.h>
 
 static int calls;

@@ -1,5 +1,5 @@
-/* Libraries of the directory argv[1], first.so and second.so; and third.so, which lies in
- * the run path of this program. Prints what becomes of them. */
+/* Loads the libraries first.so and second.so of the directory argv[1], and third.so, which is in this program's run path. Prints
+ * the results. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Locks between open files of one process, and of a process and its child, on
- * files in the directory argv[1]; prints what the calls return. */
+/* Takes locks on files in the directory argv[1], by several open files of one process, and by a process and its child. Prints the
+ * results of the calls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 static char path[4096];
 
-/* The process ID of the parent, in the child, and of the child, in the parent. */
+/* In the child the process ID of the parent, in the parent that of the child. */
 static pid_t relative = -2;
 
 #define P(expr) print(#expr, (long)(expr))
@@ -56,7 +56,8 @@ static void quiet(int signum)
 	(void)signum;
 }
 
-/* in_child takes locks that the parent does not have, and notifies the parent. It ends when the parent has tried to take its own. */
+/* in_child takes locks that do not conflict with the parent's, and notifies the parent. It ends after the parent has tried to
+ * take its own locks. */
 static void in_child(int fd, int tell, int wait_for)
 {
 	char c = 0;
@@ -66,7 +67,7 @@ static void in_child(int fd, int tell, int wait_for)
 	P(lock(fd, F_SETLK, F_WRLCK, SEEK_SET, 2, 1));
 	P(lock(fd, F_SETLK, F_WRLCK, SEEK_SET, 4, 4));
 	P(lock(fd, F_SETLK, F_WRLCK, SEEK_SET, 5, 3));
-	P(close(dup(fd))); /* releases the record lock of the process */
+	P(close(dup(fd))); /* closing any descriptor releases the process's record locks */
 	P(lock(fd, F_SETLK, F_RDLCK, SEEK_SET, 6, 3));
 	P(flock(fd, LOCK_EX | LOCK_NB)); /* a lock of the open file, which the parent shares */
 	fflush(stdout);
@@ -99,8 +100,8 @@ static void children(void)
 	P(flock(other, LOCK_SH | LOCK_NB));
 	close(to[1]);
 	P(waitpid(relative, &status, 0) == relative && status == 0);
-	P(lock(fd, F_SETLKW, F_WRLCK, SEEK_SET, 0, 0)); /* the record locks of the child have ended with the child */
-	P(flock(other, LOCK_SH | LOCK_NB)); /* the lock of the open file has not */
+	P(lock(fd, F_SETLKW, F_WRLCK, SEEK_SET, 0, 0)); /* the record locks of the child have ended with it */
+	P(flock(other, LOCK_SH | LOCK_NB)); /* the lock of the open file has not ended */
 	P(close(fd));
 	P(flock(other, LOCK_SH | LOCK_NB));
 }
@@ -129,7 +130,7 @@ int main(int argc, char **argv)
 	who(b, F_OFD_GETLK, F_WRLCK, 7, 0);
 	P(lock(a, F_SETLK, F_RDLCK, SEEK_CUR, 0, -3));
 	who(b, F_OFD_GETLK, F_WRLCK, 6, 2);
-	/* The close of any descriptor of the file releases them. */
+	/* Closing any descriptor of the file releases the record locks. */
 	P(close(open(path, O_RDONLY)));
 	who(b, F_OFD_GETLK, F_WRLCK, 0, 0);
 	/* Locks of open files. */
@@ -167,7 +168,7 @@ int main(int argc, char **argv)
 	struct itimerval often = {.it_value = soon.it_value, .it_interval = soon.it_value};
 
 	sigaction(SIGALRM, &act, NULL);
-	setitimer(ITIMER_REAL, &often, NULL); /* repeated: the first signal may arrive before the wait begins */
+	setitimer(ITIMER_REAL, &often, NULL); /* repeated, since the first signal may arrive before the wait begins */
 	P(flock(a, LOCK_EX));
 	setitimer(ITIMER_REAL, &off, NULL);
 	act.sa_flags = SA_RESTART;

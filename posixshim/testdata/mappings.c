@@ -1,4 +1,4 @@
-/* Mappings of files in the directory argv[1]; prints what they show. */
+/* Maps files in the directory argv[1], and prints the contents of the mappings. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +56,7 @@ static void writable(void)
 	P(munmap(m + PAGE, PAGE));
 	P(pread(fd, buf, 16, 5000));
 	printf("%.16s\n", buf);
-	P(close(fd)); /* the mapping stays */
+	P(close(fd)); /* the mapping persists */
 	P(strcmp(n, "two mebibytes on"));
 	P(munmap(n, 2 * PAGE));
 	fd = opened("shared", O_RDONLY);

@@ -1,5 +1,5 @@
-/* Waits for signals that all its threads block, after writing under argv[1]. No thread of the runtime takes a signal, no thread gets a
- * signal that it blocks, and the masks do not change. Prints "ok". */
+/* Waits for signals that all its threads block, after writing under argv[1]. No thread of the runtime may take a signal, no
+ * thread may get a signal that it blocks, and the masks must not change. Prints "ok". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +39,7 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 	children = info->si_value.sival_int + signum;
 }
 
-/* touch makes the thread use the mount. */
+/* touch uses the mount in the calling thread. */
 static void touch(const char *name)
 {
 	char path[4096];
@@ -79,7 +79,7 @@ static int same(const sigset_t *a, const sigset_t *b)
 	return 1;
 }
 
-/* After a call a thread has the same mask. */
+/* A call must not change the mask of its thread. */
 static void *thread(void *blocked)
 {
 	sigset_t before, after;
@@ -107,7 +107,8 @@ static void threads(int how)
 	CHECK(pthread_join(t, NULL) == 0);
 }
 
-/* A signal whose default action ends the process stays pending until the program waits for it, also if Go handles that signal. */
+/* A signal whose default action ends the process stays pending until the program waits for it, even if the Go runtime handles
+ * that signal. */
 static void deadly(void)
 {
 	const struct timespec patience = {.tv_sec = 200};
@@ -160,7 +161,7 @@ int main(int argc, char **argv)
 	threads(0);
 	deadly();
 
-	/* There is no handler: a thread that does not block the signal would discard it. */
+	/* Without a handler, a thread that does not block the signal would discard it. */
 	for (int i = 0; i < 50; i++) {
 		pid_t pid = child();
 
@@ -182,7 +183,7 @@ int main(int argc, char **argv)
 	}
 	close(fd);
 
-	/* There is a handler, for the time in which the signal is not blocked. */
+	/* With a handler, which runs while the signal is not blocked. */
 	CHECK(sigaction(SIGCHLD, &act, NULL) == 0);
 	for (int i = 0; i < 50; i++) {
 		pid_t pid = child();
@@ -196,7 +197,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(strangers == 0);
 
-	/* The library has no handler of SIGPROF, and the application gets the signal. */
+	/* The library installs no handler for SIGPROF, so the application gets the signal. */
 	CHECK(pthread_sigmask(SIG_UNBLOCK, &chld, NULL) == 0);
 	CHECK(sigaction(SIGPROF, &fault, &was) == 0);
 	CHECK(was.sa_handler == SIG_DFL);

@@ -1,5 +1,5 @@
-/* Makes the calls of messages.hex on descriptor 0, which is the socket of a file of another process. Prints the results. With an argument
- * it tests something else. */
+/* Makes the calls in messages.hex on descriptor 0, which is the socket of another process's file. Prints the results. With the
+ * argument "open", only opens a file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static int descriptors(void)
 	return n;
 }
 
-/* Opens a file and prints how many descriptors the process has more than before. */
+/* Opens a file, and prints the number of additional descriptors. */
 static int opens(void)
 {
 	int before = descriptors();

@@ -1,4 +1,4 @@
-/* A module of Python that adds. */
+/* A Python module with a function that adds. */
 #include <Python.h>
 
 static PyObject *add(PyObject *self, PyObject *args)

@@ -1,5 +1,5 @@
-/* A process uses two mounts: argv[1] has its files, argv[2] has the same files for reading. With argv[3] this is the program that the first
- * process executes: argv[3] and argv[4] are the descriptors of a file and a directory of the second mount. */
+/* Uses two mounts: argv[1] for writing, and argv[2], which has the same files, for reading. With argv[3] this is the executed
+ * program: argv[3] and argv[4] are descriptors of a file and of a directory of the second mount. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Threads of the runtime open descriptors while the application gives its files numbers of its choice. Neither gets a number of the other.
- * Children connect to this process, which accepts the connections. */
+/* Threads of the runtime open descriptors while the application chooses descriptor numbers for its files. Neither may get a
+ * number of the other. Children connect to this process, which accepts the connections. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ static void check(int is, int want, const char *what)
 	exit(1);
 }
 
-/* connects starts one child after the other, each of which makes calls on a file of the parent. */
+/* connects starts one child after another. Each child makes calls on a file of the parent. */
 static void connects(const char *path)
 {
 	for (;;) {
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	for (int i = atoi(argv[2]); i > 0; i--) {
 		struct stat st;
 
-		/* As dash redirects standard error. */
+		/* Redirects standard error like dash. */
 		int saved = fcntl(STDERR_FILENO, F_DUPFD, 10);
 
 		check(close(STDERR_FILENO), 0, "close of standard error");
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 		check(dup2(saved, STDERR_FILENO), STDERR_FILENO, "dup2 back");
 		check(close(saved), 0, "close of the saved one");
 
-		/* As daemons redirect standard input. */
+		/* Redirects standard input like a daemon. */
 		check(close(STDIN_FILENO), 0, "close of standard input");
 		check(open("/dev/null", O_RDONLY), STDIN_FILENO, "the next descriptor");
 		check(fstat(STDIN_FILENO, &st) == 0 && st.st_rdev == null.st_rdev, 1, "standard input as /dev/null");

@@ -1,5 +1,5 @@
-/* The first use of the mount argv[1] loads the runtime, while other threads open and close descriptors of the kinds that the runtime has
- * itself. */
+/* Uses the mount argv[1] for the first time, which loads the runtime. Meanwhile other threads open and close descriptors of the
+ * same kinds as the runtime's. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* OpenMP threads write and read in argv[1]: each its own file, and all one file at different offsets. */
+/* OpenMP threads write and read in argv[1]: each thread its own file, and all threads one file at different offsets. */
 #include <fcntl.h>
 #include <omp.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static void fill(char *p, int thread, int round, int piece)
 		p[i] = (char)(thread * 31 + round * 7 + piece * 3 + i);
 }
 
-/* own: each thread writes a file of its own. */
+/* own has each thread write its own file. */
 static long own(const char *dir)
 {
 	long bad = 0;
@@ -44,7 +44,7 @@ static long own(const char *dir)
 	return bad;
 }
 
-/* common: the threads write parts of one file, by one descriptor. */
+/* common has the threads write parts of one file through one descriptor. */
 static long common(const char *dir)
 {
 	long bad = 0;
@@ -69,7 +69,7 @@ static long common(const char *dir)
 	return bad;
 }
 
-/* appended: the threads append to one file, and every line is whole. */
+/* appended has the threads append to one file. Every line must be intact. */
 static long appended(const char *dir)
 {
 	long bad = 0, lines = 0;

@@ -1,6 +1,7 @@
-/* Follows symbolic links that lead out of the mount argv[1] to argv[2]. Signals arrive whose handler follows another link, and each call
- * gets the target of its own link. Then opens files of argv[1] that another process has, while a handler opens another of them. Signals
- * also arrive while a call on a path outside blocks, and a thread with a small stack follows a long link. Prints "ok". */
+/* Follows symbolic links that lead out of the mount argv[1] to argv[2]. Signals arrive meanwhile. Their handler follows another
+ * link, and each call must get the target of its own link. Then opens files of argv[1] that another process has open, while a
+ * handler opens another of them. Signals also arrive while a call on a path outside the mount blocks, and a thread with a small
+ * stack follows a long link. Prints "ok". */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +33,7 @@ enum { MINE = 3, OTHER = 5, TIMES = 20 };
 static const char *inside, *outside;
 static volatile sig_atomic_t handled, wrong;
 
-/* path returns dir/name in one of a few buffers, which are used in turns. */
+/* path returns dir/name in one of several buffers, which it uses in turns. */
 static const char *path(const char *dir, const char *name)
 {
 	static char buffer[8][PATH_MAX];
@@ -192,7 +193,7 @@ static int nodes(void)
 	return mknod(made, S_IFREG | 0600, 0) == 0 && is(real_made, S_IFREG) && unlink(real_made) == 0;
 }
 
-/* interrupt repeats a call until many were interrupted by a handler. */
+/* interrupt repeats a call until handlers have interrupted many of them. */
 static void interrupt(const char *name, int (*call)(void))
 {
 	sigset_t before, after;
@@ -262,7 +263,7 @@ static void by_links(void)
 	snprintf(real_made, sizeof real_made, "%s", path(out, "made"));
 }
 
-/* A link that leads out of the mount and into it again. */
+/* A link that leads out of the mount and back into it. */
 static int in_again(void) { return closed(open(file, O_RDONLY)) == MINE; }
 
 static void led_back(void)
@@ -330,7 +331,7 @@ static int reads(void)
 	return fd >= 0 && read(fd, got, sizeof got) == MINE && closed(fd) == MINE;
 }
 
-/* The descriptor is inherited by the executed program. */
+/* The executed program inherits the descriptor. */
 static int hands_on(void)
 {
 	char got[2 * MINE];

@@ -1,6 +1,6 @@
 /*
- * pinned FILE: on the first processor it may use and no other, writes a file
- * and prints each thread's name and processors; then the same in a child.
+ * pinned FILE: binds itself to the first processor that it may use, writes a file, and prints the name and the processors of each
+ * thread. Then it does the same in a child.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 	if (fork() == 0) {
 		char path[512];
 
-		while (getppid() == parent) /* the parent is the server as long as it runs */
+		while (getppid() == parent) /* the parent is the server while it runs */
 			usleep(1000);
 		snprintf(path, sizeof path, "%s", argv[1]);
 		*strrchr(path, '/') = '\0';

@@ -1,5 +1,5 @@
-/* Uses files under argv[1] while a resource is scarce: argv[2] is the resource, argv[3] how much of it there is. Prints the result of each
- * call. Whatever fails, the process must not be killed, and data that was written has to be read. */
+/* Uses files under argv[1] while a resource is scarce. argv[2] is the resource, and argv[3] its limit. Prints the result of each
+ * call. The process must not be killed, whatever fails, and all data that was written must be readable. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -46,7 +46,7 @@ static int came(const char *what, int good)
 	return good;
 }
 
-/* numbers makes every call that returns or needs a descriptor, until none is free, and again after some have been closed. */
+/* numbers makes every call that returns or needs a descriptor, first until none is free, and again after some were closed. */
 static void numbers(int fd)
 {
 	int taken[4096], n = 0;
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
 	struct rlimit before;
 	int fd;
 
-	/* Descriptors that the tests have inherited do not count. */
+	/* Descriptors inherited from the test do not count. */
 	close_range(3, ~0u, 0);
 	getrlimit(RLIMIT_NOFILE, &before);
 	if (strcmp(argv[2], "descriptors before") == 0) {

@@ -1,6 +1,7 @@
 //go:build ignore
 
-// Command preempt prints whether the garbage collector had to wait for a loop without calls, which only a signal can interrupt.
+// Command preempt prints whether the garbage collector had to wait for a loop without calls, which only a signal can
+// interrupt.
 package main
 
 import (

@@ -1,4 +1,4 @@
-# Python programs start processes in the directory sys.argv[1].
+# A Python program that starts processes in the directory sys.argv[1].
 import mmap
 import multiprocessing
 import os

@@ -1,5 +1,5 @@
-/* A profiler's signals arrive while threads start, use files of argv[1] and end. They are sent to the process, as ITIMER_PROF sends them,
- * or to a thread, as a timer of the thread does. Each is sent when the handler of the last one has run. None is lost. */
+/* Profiling signals arrive while threads start, use files of argv[1] and end. They are sent to the process, as by ITIMER_PROF, or
+ * to a thread, as by a timer of the thread. Each is sent after the handler of the previous one has run. None may be lost. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

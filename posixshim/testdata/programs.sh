@@ -1,8 +1,8 @@
 #!/bin/sh
 # shellcheck disable=SC2016 # scripts are written here, not expanded
 # shellcheck disable=SC2005 # what a command is substituted for is wanted
-# Makes programs and scripts in the directory $1, and executes them there, as builds do. $2 is a directory elsewhere,
-# $3 a shell. The output of runs in two directories can be compared.
+# Creates programs and scripts in the directory $1, and executes them there, as builds do. $2 is a directory outside the mount, $3
+# a shell. The output of runs in two directories can be compared.
 set -u
 d=$1 elsewhere=$2 shell=$3
 step() { echo "--- $1"; }

@@ -1,6 +1,7 @@
-/* Signals that are blocked during calls on a file of argv[1]. Their handlers run as the application has asked: in the order in which the
- * signals were sent, none lost even if RLIMIT_SIGPENDING is low, with the mask of sigsuspend, and with a mask that a siglongjmp leaves.
- * Asking for an action during system(3) must change nothing, and siginterrupt must apply to handlers that are set later. */
+/* Sends signals that are blocked during calls on a file of argv[1]. Their handlers must run as the application has requested: in
+ * the order in which the signals were sent; none lost, even if RLIMIT_SIGPENDING is low; with the mask of sigsuspend; and with a
+ * mask that a siglongjmp leaves. Querying an action during system(3) must change nothing, and siginterrupt must apply to handlers
+ * that are set later. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +100,7 @@ static void suspend(void)
 	sigdelset(&all_but, SIGCHLD);
 	sigsuspend(&all_but);
 	pthread_sigmask(SIG_UNBLOCK, &three, NULL);
-	/* The library needs these itself. */
+	/* The library uses these signals itself. */
 	for (int i = 0; i < 3; i++) {
 		static const int needed[] = {SIGPIPE, SIGSEGV, SIGBUS};
 
@@ -115,7 +116,8 @@ static void suspend(void)
 	}
 }
 
-/* SIGPROF, sent to threads as profilers do. Hardly any is lost while another signal is blocked until the end of a call. */
+/* SIGPROF is sent to threads, as profilers do. Hardly any signal may be lost while another one is blocked until the end of a
+ * call. */
 
 static sem_t profiled;
 static _Atomic int calls; /* number of calls that have returned */
@@ -161,7 +163,7 @@ static void profile(void)
 	printf("more than a few are lost: %d\n", lost > 4);
 }
 
-/* Many signals during one call. */
+/* Many signals arrive during one call. */
 
 static _Atomic bool sent;
 
@@ -223,7 +225,7 @@ static void jump(void)
 	printf("%d blocked\n", blocked);
 }
 
-/* asks calls sigaction while a command of system(3) runs, which prints a line and waits until it may end. */
+/* asks calls sigaction while a command of system(3) runs. The command prints a line and waits until it may end. */
 static int runs[2], may_end[2];
 
 static void *asks(void *unused)
@@ -238,7 +240,7 @@ static void *asks(void *unused)
 	return unused;
 }
 
-/* interrupts installs handlers by signal, whose flags siginterrupt has changed. */
+/* interrupts installs handlers by signal(2), whose flags siginterrupt has changed. */
 static void interrupts(int first)
 {
 	for (int flag = first; flag < first + 3; flag++) {

@@ -1,5 +1,5 @@
-/* Ends by _exit, or in a signal handler if there is a first argument ("small": on a small stack), or by executing another program
- * ("exec"). At that time a mapping of the last file but one has been changed, and the last file is open. */
+/* Ends by _exit; in a signal handler, if there is a first argument ("small": on a small stack); or by executing another program
+ * ("exec"). At that time a mapping of the file before the last one has changed, and the last file is open. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>

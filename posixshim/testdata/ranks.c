@@ -1,5 +1,5 @@
-/* Each rank writes its own file under argv[1], reads it back, and writes another one after MPI_Finalize. With a second argument it expects
- * the files of an earlier run. Rank 0 prints "ok" if all ranks have succeeded. */
+/* Each rank writes its own file under argv[1], reads it back, and writes another one after MPI_Finalize. With a second argument,
+ * it first expects the files of an earlier run. Rank 0 prints "ok" if all ranks have succeeded. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void check_file(const char *path, const char *want)
 	free(got);
 }
 
-/* MPI-IO on a file of the rank's own. */
+/* MPI-IO on the rank's own file. */
 static void mpi_io(const char *path, char *buf)
 {
 	char *got = calloc(1, SIZE);

@@ -1,5 +1,4 @@
-! As ranks.c, in Fortran with mpif.h: each rank writes its file below the
-! directory given, and reads it back.
+! Like ranks.c, in Fortran with mpif.h: each rank writes its own file below the given directory, and reads it back.
 program ranks
   implicit none
   include 'mpif.h'

@@ -1,5 +1,5 @@
-/* Each rank writes a script to the directory argv[1], copies the library argv[2] there, executes the script and loads the library. Rank 0
- * prints whether all have done so. */
+/* Each rank writes a script to the directory argv[1], copies the library argv[2] there, executes the script and loads the
+ * library. Rank 0 prints "ok" if all ranks have succeeded. */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>

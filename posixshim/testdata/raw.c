@@ -1,4 +1,4 @@
-/* System calls by number (syscall), as libuv and others make them, in the directory argv[1]. Prints what they return. */
+/* Makes system calls by number (syscall) in the directory argv[1], like libuv. Prints the results. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +22,7 @@ static long print(const char *what, long value)
 	return value;
 }
 
-/* open2 falls back like programs that know openat2. */
+/* open2 uses openat if the kernel lacks openat2, like programs that know openat2. */
 static int open2(const char *path)
 {
 	struct open_how how = {.flags = O_RDONLY};

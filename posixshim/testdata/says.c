@@ -1,4 +1,4 @@
-/* Prints the text that it was built with. */
+/* Prints the text that it was compiled with. */
 #include <stdio.h>
 
 int main(void)

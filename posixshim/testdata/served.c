@@ -1,5 +1,5 @@
-/* Failures between a process and its server: bad buffers, no free descriptors, transfers larger than a message, a child that fork handlers
- * have not seen, the death of either process. The directory is argv[1], the case is argv[2]. Prints what happens. */
+/* Failures between a process and its server: bad buffers, no free descriptors, transfers larger than a message, a child that no
+ * fork handler has seen, the death of either process. The directory is argv[1], the case is argv[2]. Prints the results. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static int lock(int fd, int cmd, short type)
 	return fcntl(fd, cmd, &l);
 }
 
-/* Buffers that cannot be read or written are EFAULT. The next call makes a new connection. */
+/* Calls with unreadable or unwritable buffers fail with EFAULT. The next call makes a new connection. */
 static void memory(void)
 {
 	int fd = open(in("memory"), O_RDWR | O_CREAT, 0600);
@@ -110,18 +110,18 @@ static void child_descriptors(void)
 	P(write(fd, "child", 5));
 	P(open(in("other"), O_RDWR | O_CREAT, 0600));
 	close(11);
-	P(open(in("other"), O_RDWR | O_CREAT, 0600)); /* there is a number for the placeholder, none for the socket that is sent */
+	P(open(in("other"), O_RDWR | O_CREAT, 0600)); /* a number is free for the placeholder, but none for the received socket */
 	close(12);
 	P(open(in("other"), O_RDWR | O_CREAT, 0600) >= 0);
 	_exit(0);
 }
 
-/* refusals makes 50 writes with requests of many pieces. The server refuses the connection while they are sent. It returns the number of
- * writes that fail with the errno of the refusal. */
+/* refusals makes 50 writes with requests of many pieces. The server refuses the connection while they are sent. refusals returns
+ * the number of writes that fail with the errno of the refusal. */
 static int refusals(int fd)
 {
 	struct iovec iov[1024];
-	static char piece[2000]; /* small pieces: there are so many that sending blocks */
+	static char piece[2000]; /* so many small pieces that sending blocks */
 	int n = 0;
 
 	for (int i = 0; i < 1024; i++)
@@ -135,7 +135,7 @@ static int refusals(int fd)
 static void parent_descriptors(void)
 {
 	int fd = open(in("parent"), O_RDWR | O_CREAT, 0600);
-	static char large[4 << 20]; /* more than the buffer of the socket */
+	static char large[4 << 20]; /* larger than the buffer of the socket */
 	int go[2];
 	char c;
 
@@ -191,7 +191,7 @@ static void large(void)
 	P(memcmp(m, back, size));
 	P(write(fd, "0", 1));
 	P(writev(fd, (struct iovec[]){{m, 8 << 20}, {m + (8 << 20), 4 << 20}}, 2));
-	P(pread(fd, back, size, 12 << 20)); /* to the end of the file, which is inside the last message */
+	P(pread(fd, back, size, 12 << 20)); /* up to the end of the file, which is within the last message */
 	P(lseek(fd, 0, SEEK_CUR));
 	_exit(0);
 }
@@ -201,7 +201,7 @@ static char *map(int fd)
 	return mmap(NULL, 7, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 }
 
-/* show prints the content of a file, by read and by a mapping. */
+/* show prints the contents of a file, by read and from a mapping. */
 static void show(int fd, const char *mapped)
 {
 	char text[8] = "";
@@ -210,8 +210,8 @@ static void show(int fd, const char *mapped)
 	SAY("%s %.7s\n", text, mapped);
 }
 
-/* Changes of memory that a process with a server has mapped are written by msync, by munmap, also after close, and however the process
- * ends. */
+/* Changes in a mapping of a process with a server are written by msync, by munmap, even after close, and when the process ends in
+ * any way. */
 static void mapping(void)
 {
 	int fd = open(in("mapping"), O_RDWR | O_CREAT, 0600), ready[2], status;
@@ -240,7 +240,7 @@ static void mapping(void)
 		second[2] = 'N';
 		write(ready[1], "1", 1);
 		if (fork() == 0) {
-			second[3] = 'T'; /* in memory of its parent */
+			second[3] = 'T'; /* in memory of the parent */
 			_exit(0);
 		}
 		wait(NULL);
@@ -261,7 +261,7 @@ static void mapping(void)
 	kill(pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	for (int i = 0; i < 500 && (pread(fd, &byte, 1, 4) != 1 || byte != 'E'); i++)
-		usleep(10000); /* the server has to notice the end of the connection */
+		usleep(10000); /* the server must notice the end of the connection */
 	show(fd, "");
 	if ((pid = fork()) == 0) {
 		mine = map(fd);
@@ -272,7 +272,7 @@ static void mapping(void)
 	show(fd, "");
 }
 
-/* A child that fork handlers have not seen (_Fork, clone) does not use its parent's runtime. */
+/* A child that no fork handler has seen (_Fork, clone) does not use its parent's runtime. */
 static void unseen(void)
 {
 	int fd = open(in("unseen"), O_RDWR | O_CREAT | O_APPEND, 0600);
@@ -365,8 +365,8 @@ static void late(int fd, const char *text)
 	_exit(0);
 }
 
-/* A process that ends does not hold back other processes, which have its files or wait for the end of its output. Data that libc has not
- * written yet is not lost. */
+/* A process that ends must not delay other processes that have its files open, or wait for the end of its output. Data in the
+ * buffers of libc must not be lost. */
 static void lingers(void)
 {
 	FILE *older = fopen(getenv("OLDER"), "w");
@@ -379,7 +379,7 @@ static void lingers(void)
 	exit(0);
 }
 
-/* use opens a file again and again, and prints a line if it gets a number that another file has had. */
+/* use opens a file repeatedly, and prints a line if it gets the number of a shared file. */
 static void *use(void *lowest)
 {
 	for (int fd;; close(fd))
@@ -419,7 +419,7 @@ static void quits(void)
 	_exit(0);
 }
 
-/* When a process executes a program that inherits no file, its child's calls go on working. */
+/* When a process executes a program that inherits no file, the calls of its child continue to work. */
 static void executes(void)
 {
 	int fd = open(in("executes"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -429,7 +429,7 @@ static void executes(void)
 	execl("/bin/true", "true", (char *)NULL);
 }
 
-/* When a process executes a program, and files that it has shared are not open in other processes any more, nothing is handed over. */
+/* When a process executes a program, and no other process has its shared files open any more, nothing is handed over. */
 static void alone(void)
 {
 	char self[16], *argv[] = {"sh", "-c", "test $$ = $0 && echo the same process", self, NULL};
@@ -442,8 +442,8 @@ static void alone(void)
 	execv("/bin/sh", argv);
 }
 
-/* An exec fails while another process has the file. Children that are made later have the file too, and keep it longer than that
- * process. */
+/* An exec fails while another process has the file open. Children that are created later have the file, too, and keep it longer
+ * than that process. */
 static void refused(void)
 {
 	int fd = open(in("refused"), O_RDWR | O_CREAT | O_CLOEXEC, 0600), first[2], later[2];
@@ -475,7 +475,7 @@ static void refused(void)
 	SAY("%s", text);
 }
 
-/* copied returns how many sockets of shared files there are that no process should have any more. */
+/* copied returns the number of sockets of shared files that no process should have any more. */
 static int copied(void)
 {
 	struct sockaddr_un name;
@@ -490,9 +490,9 @@ static int copied(void)
 	return n;
 }
 
-/* Children that are forked while the parent opens files for another process close their copies of those sockets. The exception is a child
- * that is forked after the parent has made a socket and before the socket is in the parent's map. If children did not close the copies,
- * one of three would have one. */
+/* Children that are forked while the parent opens files for another process close their copies of those sockets. The exception is
+ * a child that is forked after the parent has created a socket and before the socket is in the parent's map. If children did not
+ * close the copies, one child in three would have one. */
 static void copies(void)
 {
 	int with = 0, status;
@@ -513,7 +513,7 @@ static void copies(void)
 	SAY("%s\n", with < 45 ? "few" : "many");
 }
 
-/* toggle sets and clears FD_CLOEXEC of a descriptor, and counts how often the flag has another value than it was given. */
+/* toggle sets and clears FD_CLOEXEC of a descriptor, and counts how often the flag has another value than the one that was set. */
 static void *toggle(void *descriptor)
 {
 	int fd = *(int *)descriptor;
@@ -527,7 +527,7 @@ static void *toggle(void *descriptor)
 	return (void *)lost;
 }
 
-/* The flags of descriptors stay when sockets replace their placeholders. */
+/* Descriptors keep their flags when sockets replace their placeholders. */
 static void flags(void)
 {
 	int fd = open(in("flags"), O_RDWR | O_CREAT, 0600);
@@ -543,7 +543,7 @@ static void flags(void)
 	P(lost);
 }
 
-/* A process whose exec has failed serves as before. */
+/* A process whose exec has failed serves its files as before. */
 static void fails(void)
 {
 	char *argv[] = {"missing", NULL};
@@ -562,7 +562,7 @@ static void fails(void)
 	SAY("child: %ld\n", (long)lseek(fd, 0, SEEK_END));
 }
 
-/* The fork handler of another library runs before that of the preloaded library, and makes an interposed call. */
+/* The fork handler of another library runs before that of the preload library, and makes an interposed call. */
 static void call_early(void)
 {
 	close(-1);

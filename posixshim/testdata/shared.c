@@ -1,4 +1,4 @@
-/* Several ranks open one file, argv[1], together, which is refused. Each rank opens its own file alone, which works. */
+/* Several ranks open one file, argv[1], collectively, which is refused. Then each rank opens its own file alone, which works. */
 #include <mpi.h>
 #include <stdio.h>
 

@@ -1,5 +1,4 @@
-! As shared.c: several ranks open one file, argument 1, which is refused.
-! Each rank opens its own file alone.
+! Like shared.c: several ranks open one file, argument 1, collectively, which is refused. Then each rank opens its own file alone.
 program shared
   use mpi
   implicit none

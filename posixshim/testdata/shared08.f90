@@ -1,4 +1,4 @@
-! As shared.f90 with the module mpi_f08, whose calls leave out ierror.
+! Like shared.f90, with the module mpi_f08. Its calls leave out ierror.
 program shared08
   use mpi_f08
   implicit none

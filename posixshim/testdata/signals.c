@@ -27,7 +27,8 @@ static void on_alarm(int signum)
 	alarms++;
 	if (write(null, "x", 1) != 1)
 		wrong = 1;
-	/* Few handlers use files. Otherwise each would still run when the next alarm arrives, and the threads would not write. */
+	/* Only a few handlers use files. Otherwise a handler would still run when the next alarm arrives, and the threads would make
+	 * no progress. */
 	if (alarms % 20 != 0) {
 		errno = saved;
 		return;
@@ -89,7 +90,7 @@ int main(int argc, char **argv)
 	snprintf(handlers, sizeof handlers, "%s/handlers", argv[1]);
 	signal(SIGPIPE, SIG_IGN);
 	ours = open(c, O_RDWR | O_CREAT, 0600);
-	/* An executed program ignores the signal too. */
+	/* An executed program also ignores the signal. */
 	if (sigaction(SIGPIPE, NULL, &broken) != 0 || broken.sa_handler != SIG_IGN)
 		wrong = 3;
 	/* sigaction returns the application's action, whatever the library has installed. */

@@ -1,4 +1,4 @@
-/* A library that is searched after the shim, and whose close takes 60 ms longer. */
+/* A library after the preload library in the search order, whose close takes 60 ms longer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* fallocate, holes, and calls that copy between files, in the directory argv[1]. Prints what the calls return, to be compared with a run in
- * a local directory. */
+/* Uses fallocate, holes, and calls that copy between files, in the directory argv[1]. Prints the results, which the test compares
+ * with a run in a local directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* File actions of posix_spawn that open files of the directory argv[1], or change to directories of it. Prints the results, to be compared
- * with a run in a local directory. */
+/* Uses file actions of posix_spawn that open files of the directory argv[1], or change to its directories. Prints the results,
+ * which the test compares with a run in a local directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -267,7 +267,7 @@ static void in_child(void)
 	say("child");
 }
 
-/* One object may be used many times, by several threads. */
+/* Several threads use one object many times. */
 static void *again(void *actions)
 {
 	char *argv[] = {"sh", "-c", "echo line", NULL};

@@ -1,6 +1,6 @@
-/* Threads without an alternate signal stack use files of argv[1] while many signals arrive at a time: threads that have removed theirs, and
- * threads that start in a signal handler. A handler on the stack of a goroutine would overwrite memory of the runtime. The next signals
- * are sent when the thread has handled the last ones, however busy the machine is. */
+/* Threads without an alternate signal stack use files of argv[1] while many signals arrive: threads that have removed theirs, and
+ * threads that start in a signal handler. A handler on the stack of a goroutine would overwrite memory of the runtime. The next
+ * signals are sent when the thread has handled the previous ones, however busy the machine is. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-// Redirects its standard output, error or input to the file argv[2] in the way argv[1], and then uses the stream in all ways, one after the
-// other.
+// Redirects its standard output, error or input to the file argv[2] in the way argv[1], and then uses the stream in all ways, one
+// after another.
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 void keeps_writing();
 int keeps_reading();
 
-// A direct system call, as programs without the C library make it.
+// Makes a direct system call, like programs without the C library.
 static long raw_write(int fd, const char *text)
 {
 	long result;
@@ -73,7 +73,7 @@ int main(int, char **argv)
 		std::cerr << "std::cerr\n";
 		fprintf(stderr, "fprintf\n");
 		std::clog << "std::clog\n";
-		fflush(stderr); // freopen may have given it a buffer
+		fflush(stderr); // freopen may have made it buffered
 		raw_write(2, "a system call\n");
 		return std::cerr.good() ? 0 : 5;
 	} else if (how == "open") {
@@ -84,7 +84,7 @@ int main(int, char **argv)
 		dup2(fd, 1);
 	}
 	write_all();
-	if (how == "both") { // through another descriptor of it
+	if (how == "both") { // through another descriptor of the file
 		char text[9] = "";
 
 		fflush(stdout);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Programs without the library have descriptors of files in the mount $1. $2 copies its input to its output. If it
-# cannot read it must fail, and it must not create a file elsewhere.
+# Programs without the library get descriptors of files in the mount $1. $2 copies its input to its output. If it cannot read its
+# input it must fail, and it must not create a file elsewhere.
 d=$1
 shift
 echo kept >"$d/in"

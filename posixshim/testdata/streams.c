@@ -1,5 +1,5 @@
-/* Uses FILE streams in the directory argv[1] and prints what they do, so that
- * a run under the mount can be compared with one on a local directory. */
+/* Uses FILE streams in the directory argv[1] and prints the results. The test compares a run under the mount with one in a local
+ * directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -190,7 +190,7 @@ static void reopened(void)
 	P(fclose(f));
 }
 
-/* The calls of a shell for a builtin command with redirected output. */
+/* Makes the calls of a shell for a builtin command with redirected output. */
 static void redirected(void)
 {
 	char buf[32] = "";
@@ -213,8 +213,7 @@ static void redirected(void)
 	P(close(fd) | close(saved));
 }
 
-/* Streams that are open at the end are flushed. The test checks the files. */
-/* right returns how many of n bytes are those of the file at offset at. */
+/* right returns how many of the n bytes in b are those of the file at offset at. */
 static long right(const unsigned char *b, size_t n, size_t at)
 {
 	for (size_t i = 0; i < n; i++)
@@ -223,7 +222,7 @@ static long right(const unsigned char *b, size_t n, size_t at)
 	return (long)n;
 }
 
-/* gulps reads pieces that are larger than any buffer, and smaller ones in between. */
+/* gulps reads pieces that are larger than any buffer, with smaller ones in between. */
 static void gulps(void)
 {
 	const size_t n = 3 << 20;
@@ -254,7 +253,7 @@ static void gulps(void)
 	P(fclose(f));
 	f = fopen(in("gulps"), "r");
 	P(fgetc(f));
-	P(ungetc('u', f)); /* another character than the one that was read */
+	P(ungetc('u', f)); /* not the character that was read */
 	P(fread(b, 1, 1 << 20, f));
 	P(b[0]);
 	P(right(b + 1, (1 << 20) - 1, 1));
@@ -262,7 +261,7 @@ static void gulps(void)
 	P(fread_unlocked(b, 1000, 1000, f));
 	P(right(b, 1000000, 1 << 20));
 	P(fgetc(f) == (unsigned char)(((1 << 20) + 1000000) * 2654435761u >> 13));
-	P(fread(b, 1 << 20, 4, f)); /* one whole item, and a part of the next */
+	P(fread(b, 1 << 20, 4, f)); /* one whole item, and a part of the next one */
 	P(right(b, n - (1 << 20) - 1000001, (1 << 20) + 1000001));
 	P(feof(f) != 0);
 	P(ftell(f));
@@ -305,7 +304,7 @@ int main(int argc, char **argv)
 	dir = argv[1];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!foreign())
-		return 3; /* glibc gives such streams a descriptor now */
+		return 3; /* this version of glibc gives such streams a descriptor */
 	text();
 	modes();
 	large();

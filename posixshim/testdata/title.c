@@ -1,5 +1,5 @@
-/* Overwrites the memory of its arguments and its environment, as programs do that change their title, after copying the environment (with
- * argv[2]) or not. Then uses argv[1], also in a child. */
+/* Overwrites the memory of its arguments and its environment, like programs that change their title. With argv[2] it copies the
+ * environment first. Then it uses argv[1], also in a child. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 			*e = strdup(*e);
 	}
 	if (argc > 2) {
-		/* The array of pointers too. */
+		/* Copies the array of pointers, too. */
 		char **copy = malloc(1000 * sizeof *copy);
 		int n = 0;
 

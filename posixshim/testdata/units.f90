@@ -1,5 +1,5 @@
-! Uses Fortran units in the directory given as the argument and prints what
-! they do, so that a run under the mount can be compared with a local one.
+! Uses Fortran units in the directory given as the argument and prints the results, so that a run under the mount can be compared
+! with a local one.
 program units
   implicit none
   character(len=256) :: dir, line
@@ -88,7 +88,7 @@ program units
   write (15, *) 'x'
   close (15)
 
-  ! left open: libgfortran closes it at the end
+  ! left open: libgfortran closes it when the program ends
   open (16, file=trim(dir)//'/left-open')
   write (16, '(a)') 'closed at exit'
 end program units

@@ -1,4 +1,4 @@
-/* Executes argv[1] in a child of vfork, with the arguments that follow. */
+/* Executes argv[1] in a child of vfork, with the following arguments. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <sys/wait.h>

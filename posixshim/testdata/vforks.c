@@ -1,5 +1,5 @@
-/* vfork before and after the first use of the mount argv[1]. A child must not load a runtime into its parent's memory, nor close a file of
- * the parent. */
+/* Uses vfork before and after the first use of the mount argv[1]. A child must not load a runtime into its parent's memory, and
+ * must not close a file of the parent. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
