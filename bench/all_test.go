@@ -104,7 +104,7 @@ func TestAllStops(t *testing.T) {
 			return nil, errors.New("killed")
 		}},
 		{Name: "two", Run: func(context.Context, *Env) (*result.Result, error) {
-			assert.Fail(t, "it goes on")
+			assert.Fail(t, "an experiment runs after the context was canceled")
 			return nil, nil
 		}},
 	}

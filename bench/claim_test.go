@@ -20,7 +20,7 @@ func TestClaims(t *testing.T) {
 	dead, err := newClaim(parent)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dead.path, "image"), []byte("x"), 0o600))
-	require.NoError(t, dead.lock.Close(), "as when its process is killed")
+	require.NoError(t, dead.lock.Close(), "the lock is released, as if the process was killed")
 
 	next, err := newClaim(parent)
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ func TestImbalance(t *testing.T) {
 		assert.Equal(t, row.Name == "28", row.Cells[0].Value > 0, "round robin at %s ranks", row.Name)
 		assert.Greater(t, row.Cells[1].Value, 0.0)
 		if i > 0 {
-			assert.Less(t, row.Cells[1].Value, r.Tables[0].Lines[i-1].Cells[1].Value, "hashes become evener with the number")
+			assert.Less(t, row.Cells[1].Value, r.Tables[0].Lines[i-1].Cells[1].Value, "more ranks have less imbalance")
 		}
 	}
 	for i, row := range r.Tables[0].Lines {

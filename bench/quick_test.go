@@ -73,7 +73,7 @@ func TestExperiments(t *testing.T) {
 	}
 	left, err := os.ReadDir(second)
 	require.NoError(t, err)
-	assert.Empty(t, left, "a peer's directory is as it was")
+	assert.Empty(t, left, "the peer's directory is clean")
 }
 
 // checkTree checks that the result of the tree has all rows, and that rates and memory of the index
@@ -137,7 +137,7 @@ func TestLaunch(t *testing.T) {
 	assert.Contains(t, r.Comparisons[0].What, "3 ranks")
 	left, err := os.ReadDir(peer)
 	require.NoError(t, err)
-	assert.Empty(t, left, "a peer's directory is as it was")
+	assert.Empty(t, left, "the peer's directory is clean")
 }
 
 // TestMount checks that a file system in another mount namespace can be used, and is

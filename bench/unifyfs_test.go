@@ -78,7 +78,7 @@ func TestUnifyFS(t *testing.T) {
 	}
 	logs, err := filepath.Glob("/dev/shm/logio_mem.*")
 	require.NoError(t, err)
-	assert.Empty(t, logs, "nobody else sees them")
+	assert.Empty(t, logs, "logs are not visible to other processes")
 	require.NoError(t, b.Close())
 	left, err := os.ReadDir(b.env.scratch)
 	require.NoError(t, err)

@@ -134,7 +134,7 @@ func TestPredictOne(t *testing.T) {
 	assert.Equal(t, 1, o.Fullest)
 	assert.Zero(t, o.Depth)
 	assert.Zero(t, o.Collectives)
-	assert.Equal(t, o.Restart+2*time.Millisecond+time.Microsecond, o.Start, "nobody waits for anybody")
+	assert.Equal(t, o.Restart+2*time.Millisecond+time.Microsecond, o.Start, "a single rank waits for no other rank")
 }
 
 // TestPredictScales checks that the load of a target does not grow beyond a number of ranks, and

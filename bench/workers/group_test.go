@@ -308,7 +308,7 @@ func TestStranger(t *testing.T) {
 	assert.Equal(t, "host", m.host)
 	select {
 	case m := <-come:
-		assert.Fail(t, "another one", "%+v", m)
+		assert.Fail(t, "unexpected second member", "%+v", m)
 	case <-time.After(50 * time.Millisecond):
 	}
 }
@@ -397,6 +397,6 @@ func TestSpan(t *testing.T) {
 		return Report{boot: boot, values: map[string]int64{"begin": begin, "end": end}}
 	}
 	assert.EqualValues(t, 25, Round{at("a", 5, 10), at("a", 10, 30)}.Span(), "from the first begin to the last end")
-	assert.EqualValues(t, 20, Round{at("a", 5, 10), at("b", 1000, 1020)}.Span(), "hosts have clocks of their own")
+	assert.EqualValues(t, 20, Round{at("a", 5, 10), at("b", 1000, 1020)}.Span(), "times of different hosts are not comparable")
 	assert.Zero(t, Round(nil).Span())
 }

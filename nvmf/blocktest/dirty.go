@@ -25,7 +25,7 @@ func dirtyPages(t testing.TB, path string) uint64 {
 	var stat unix.Cachestat_t
 	err = unix.Cachestat(uint(f.Fd()), &whole, &stat, 0)
 	if err == unix.ENOSYS || err == unix.EPERM {
-		t.Logf("this kernel does not say what is dirty (cachestat, Linux 6.5): %v", err)
+		t.Logf("this kernel does not report dirty pages (cachestat, Linux 6.5): %v", err)
 		return 0
 	}
 	require.NoError(t, err)

@@ -145,7 +145,7 @@ func testTakeOver(t *testing.T, s *stage) {
 	require.NoError(t, b.reserve())
 	a.conflicts()
 	b.writes()
-	require.NoError(t, b.reserve(), "again")
+	require.NoError(t, b.reserve(), "repeated reservation")
 	b.writes()
 	assert.ErrorIs(t, a.reserve(), nvmf.ErrFenced)
 	a.conflicts()
@@ -366,7 +366,7 @@ func testForgets(t *testing.T, s *stage) {
 			require.NoError(t, p.queue.Reset(context.Background()))
 		}
 	}
-	require.NoError(t, b.reserve(), "again")
+	require.NoError(t, b.reserve(), "repeated reservation")
 	b.writes()
 	a.conflicts()
 	assert.ErrorIs(t, a.reserve(), nvmf.ErrFenced)

@@ -13,7 +13,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// none stands for the number of the side that is used alone while both sides are used.
+// none is the number of the side that is used alone, if both sides are used.
 const none = -1
 
 // Options are the options of Open.

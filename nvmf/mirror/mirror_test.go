@@ -361,5 +361,5 @@ func TestAllocations(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { q.Submit(cmds); _ = q.Wait(cmds) })
 	}
 	_ = run(u.q)
-	assert.LessOrEqual(t, run(u.q), 2*run(direct), "what the two devices of the test allocate")
+	assert.LessOrEqual(t, run(u.q), 2*run(direct), "no more than the queues of both devices")
 }

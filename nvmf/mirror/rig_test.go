@@ -138,7 +138,7 @@ func (u *user) write(lba nvmf.LBA, b []byte) error {
 func (u *user) read(lba nvmf.LBA) int {
 	b := make([]byte, 4096)
 	require.NoError(u.t, u.do(nvmf.Read, lba, b))
-	require.True(u.t, bytes.Equal(block(b[0]), b), "a mixture in block %d", lba)
+	require.True(u.t, bytes.Equal(block(b[0]), b), "block %d contains different bytes", lba)
 	return int(b[0])
 }
 

@@ -50,8 +50,8 @@ func TestDecode(t *testing.T) {
 		{"whole", func([]byte) {}, newer, nil},
 		{"torn", func(b []byte) { clear(b[slotSize+64 : 2*slotSize]) }, older, nil},
 		{"both torn", func(b []byte) { b[50]++; b[slotSize+50]++ }, nil, nil},
-		{"a slot in the other one's place", func(b []byte) { copy(b, b[slotSize:]); clear(b[slotSize:]) }, nil, nil},
-		{"later", func(b []byte) { b[offVersion] = 2 }, nil, ErrVersion},
+		{"second slot moved to the first place", func(b []byte) { copy(b, b[slotSize:]); clear(b[slotSize:]) }, nil, nil},
+		{"later version", func(b []byte) { b[offVersion] = 2 }, nil, ErrVersion},
 	} {
 		b := slots()
 		test.change(b)
@@ -98,13 +98,13 @@ func TestChoose(t *testing.T) {
 		{"one alone, the other one just copied to", st(alone, 4), st(both, 5), 0, nil},
 		{"one both, the other one gone", st(both, 3), gone, none, ErrAway},
 		{"one both, the other one replaced", st(both, 3), blank, 0, nil},
-		{"one both, in the other one's place one of before", st(both, 5), st(both, 3), 0, nil},
-		{"one both, in the other one's place a stale one of before", st(both, 5), st(stale, 3), 0, nil},
-		{"one both that is behind what a stale one has known of", st(both, 3), st(stale, 4), none, ErrStale},
+		{"one both, the other one both but older", st(both, 5), st(both, 3), 0, nil},
+		{"one both, the other one stale but older", st(both, 5), st(stale, 3), 0, nil},
+		{"one both, the other one stale but newer", st(both, 3), st(stale, 4), none, ErrStale},
 		{"one stale, the other one gone", st(stale, 4), gone, none, ErrStale},
 		{"one stale, the other one replaced", st(stale, 4), blank, none, ErrStale},
 		{"both alone", st(alone, 4), st(alone, 4), none, ErrSplit},
-		{"of two mirrors", st(both, 3), foreign, none, ErrOther},
+		{"sides of two mirrors", st(both, 3), foreign, none, ErrOther},
 		{"both gone", gone, gone, none, nvmf.ErrUnreachable},
 		{"one blank, the other one gone", blank, gone, none, nvmf.ErrUnreachable},
 	} {

@@ -167,7 +167,7 @@ func TestStatus(t *testing.T) {
 	var c nvme.CQE
 	c.Set(5, 6, nvme.StatusConnectInvalidParameters|nvme.DNR, nvme.ConnectInvalid(256, true))
 	s := c.Status()
-	assert.Equal(t, nvme.Status(0x4182), s, "as Linux prints it")
+	assert.Equal(t, nvme.Status(0x4182), s, "the value that Linux prints")
 	assert.Equal(t, []any{uint8(1), uint8(0x82), true}, []any{s.SCT(), s.SC(), s.DNR()})
 	assert.Equal(t, nvme.StatusConnectInvalidParameters, s.Code())
 	assert.Equal(t, uint64(0x10100), c.Result())

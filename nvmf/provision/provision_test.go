@@ -17,7 +17,7 @@ func TestNames(t *testing.T) {
 		err := CheckJob(job)
 		assert.Equal(t, ok, err == nil, "%q", job)
 		if ok {
-			assert.Equal(t, job, JobOf(Base, NQN(Base, job)), "the NQN says whose it is")
+			assert.Equal(t, job, JobOf(Base, NQN(Base, job)), "the NQN contains the job's name")
 		} else {
 			require.ErrorIs(t, err, ErrInvalid)
 			assert.Empty(t, JobOf(Base, NQN(Base, job)))

@@ -105,11 +105,11 @@ func TestDevicesAtOnce(t *testing.T) {
 				nap()
 				table.around(&own, func() { device, other = lockedDevice(t), lockedDevice(t) })
 				nap()
-				assert.True(t, h.holds(device) && h.holds(other), "whatever others do")
+				assert.True(t, h.holds(device) && h.holds(other), "not affected by other goroutines")
 				assert.Len(t, own, 2)
 				table.around(&own, func() { shut(other) })
 				nap()
-				assert.True(t, h.holds(device), "whatever others do")
+				assert.True(t, h.holds(device), "not affected by other goroutines")
 				table.around(&own, func() { shut(device) })
 				assert.Empty(t, own)
 			}

@@ -20,10 +20,10 @@ func TestFirstHost(t *testing.T) {
 	as := l.asFirst(&two)
 	assert.Equal(t, one.HostID, as.HostID)
 	assert.Equal(t, one.HostNQN, as.HostNQN)
-	assert.Equal(t, 7, as.QueueDepth, "the rest is its own")
+	assert.Equal(t, 7, as.QueueDepth, "other options are those of the second device")
 	assert.NotEqual(t, one.HostID, two.HostID)
 	l.leave(&Device{opts: one})
-	assert.Equal(t, one.HostID, l.asFirst(&two).HostID, "it is not the last")
+	assert.Equal(t, one.HostID, l.asFirst(&two).HostID, "the second device is still open")
 	l.leave(&Device{opts: two})
 	assert.Equal(t, two.HostID, l.asFirst(&two).HostID)
 }

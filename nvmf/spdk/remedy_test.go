@@ -21,7 +21,7 @@ func TestRemedies(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	assert.Contains(t, hugeRemedy(sys, 256*nvmf.MiB), "0 bytes are free", "a kernel without them")
+	assert.Contains(t, hugeRemedy(sys, 256*nvmf.MiB), "0 bytes are free", "a kernel without huge pages")
 	put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "127\n")
 	assert.Contains(t, hugeRemedy(sys, 256*nvmf.MiB), "vm.nr_hugepages")
 	put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "128\n")
@@ -48,7 +48,7 @@ func TestRemedies(t *testing.T) {
 
 func TestLockRemedy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
-	assert.Empty(t, lockRemedy(file), "that is not it")
+	assert.Empty(t, lockRemedy(file), "no lock file, so no advice")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	assert.Contains(t, lockRemedy(file), fmt.Sprintf("%s belongs to user %d,", file, os.Getuid()))
 }

@@ -233,7 +233,7 @@ func TestDeadSocket(t *testing.T) {
 // TestForeignTarget checks that a client sends nothing to a target of another user.
 func TestForeignTarget(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody else")
+		t.Skip("needs root, to change to another user")
 	}
 	l, err := net.Listen("unix", filepath.Join(shortdir.New(t), "s"))
 	require.NoError(t, err)
@@ -273,7 +273,7 @@ func TestForeignTarget(t *testing.T) {
 // the socket file allow the connection.
 func TestStrangers(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody else")
+		t.Skip("needs root, to change to another user")
 	}
 	f := newFixture(t, "mem:8M")
 	path := f.socket()
@@ -426,7 +426,7 @@ func TestDamaged(t *testing.T) {
 	unfinished := filepath.Join(dir, "good", recordName+newSuffix)
 	require.NoError(t, os.WriteFile(unfinished, whole, 0o600))
 	f.Restart(t)
-	assert.NoFileExists(t, unfinished, "it may have keys")
+	assert.NoFileExists(t, unfinished, "an unfinished record, which may contain keys, is removed")
 
 	states := func() map[string]provision.State {
 		list, err := c.List(ctx)
@@ -495,14 +495,14 @@ func TestNotServed(t *testing.T) {
 			require.ErrorIs(t, err, unix.EMFILE)
 			list, err := x.List(ctx)
 			require.NoError(t, err)
-			assert.Empty(t, list, "undone")
+			assert.Empty(t, list, "the failed Create is undone")
 
 			p.hold = unix.EIO
 			_, err = x.Create(ctx, "melt", nvmf.MiB)
 			require.ErrorIs(t, err, unix.EMFILE)
-			require.ErrorIs(t, err, unix.EIO, "not undone")
+			require.ErrorIs(t, err, unix.EIO, "undoing Create also fails")
 			_, err = x.Create(ctx, "melt", 2*nvmf.MiB)
-			require.ErrorAs(t, err, new(*provision.SizeError), "and not what the first one met with")
+			require.ErrorAs(t, err, new(*provision.SizeError), "the error is that of this Create, not of the first one")
 			p.hold = nil
 			require.NoError(t, x.Delete(ctx, "melt"))
 			list, err = x.List(ctx)
@@ -557,21 +557,21 @@ func TestFailures(t *testing.T) {
 
 	failOnce("create", create, func() {
 		_, there := state()
-		assert.False(t, there, "undone")
+		assert.False(t, there, "the failed Create is undone")
 	})
 	hosts := []string{"nqn.2014-08.org.example:a"}
 	failOnce("expose", func() error { return p.Expose(ctx, "melt", hosts, nil) }, func() {
 		r, err := p.pool.load("melt")
 		require.NoError(t, err)
 		n, _ := state()
-		assert.Equal(t, r.Hosts, n.Hosts, "as a target that starts anew would have it")
+		assert.Equal(t, r.Hosts, n.Hosts, "same hosts as after a restart of the target")
 	})
 	failOnce("delete", func() error { return p.Delete(ctx, "melt") }, func() {
 		n, there := state()
 		require.True(t, there)
 		if n.State == provision.Freed {
 			require.ErrorIs(t, p.Expose(ctx, "melt", nil, nil), provision.ErrNoNamespace)
-			require.NoError(t, p.Delete(ctx, "melt"), "repeated")
+			require.NoError(t, p.Delete(ctx, "melt"), "Delete can be repeated")
 			require.NoError(t, create())
 		}
 	})

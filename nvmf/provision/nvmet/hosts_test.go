@@ -103,7 +103,7 @@ func TestKeyless(t *testing.T) {
 	require.ErrorIs(t, p.Expose(ctx, "one", []string{provisiontest.HostA}, keysOf(provisiontest.HostA)), provision.ErrUnsupported)
 	assert.True(t, connected(volumes["one"]))
 	require.NoError(t, p.Expose(ctx, "one", []string{provisiontest.HostA}, nil), "the failed Expose has locked the job")
-	assert.Len(t, f.Leftovers(t), 2, "nothing beside the subsystem and the image")
+	assert.Len(t, f.Leftovers(t), 2, "only the subsystem and the image")
 }
 
 // TestFailedRenewal checks that all subsystems are at their port after one change of a

@@ -131,7 +131,7 @@ func TestDevice(t *testing.T) {
 		require.NoError(t, err)
 		got, err = os.ReadFile(f.o.Device)
 		require.NoError(t, err)
-		assert.Equal(t, old, got, "a boot is no reason to lose data")
+		assert.Equal(t, old, got, "the data survives a reboot")
 		require.NoError(t, p.Delete(ctx, job))
 	}
 	assert.FileExists(t, f.o.Device)

@@ -80,7 +80,7 @@ func life(b *bench) {
 	id := n.Targets[0]
 	again, err := nvmf.ParseTransportID(id.String())
 	require.NoError(b, err)
-	assert.Equal(b, id, again, "--target takes it")
+	assert.Equal(b, id, again, "the address can be parsed, as for --target")
 	b.refused(id, HostA)
 
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
@@ -284,7 +284,7 @@ func keyed(b *bench) {
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil), "a hidden namespace can be exposed without keys")
 	require.NoError(b, b.connect("melt", HostA).Close())
 	require.NoError(b, b.p.Delete(ctx, "melt"))
-	assert.Empty(b, b.Leftovers(b.T), "no keys either")
+	assert.Empty(b, b.Leftovers(b.T), "keys are removed too")
 }
 
 // stillLocked checks that a job with keys is not exposed without keys after the target

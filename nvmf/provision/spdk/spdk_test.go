@@ -223,7 +223,7 @@ func TestAbandonedKeys(t *testing.T) {
 	assert.Len(t, files(f.keys), 1)
 	other := spdk.New(spdk.Options{Socket: f.socket, Listen: listen})
 	require.NoError(t, other.Delete(ctx, "melt"))
-	assert.Empty(t, files(f.keys), "by one that was not told of the directory")
+	assert.Empty(t, files(f.keys), "a provisioner without the option also removes the key files")
 	require.NoError(t, errors.Join(p.Close(), other.Close()))
 }
 
