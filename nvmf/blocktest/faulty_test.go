@@ -58,6 +58,8 @@ func content(t *testing.T, f *blocktest.Faulty, lba nvmf.LBA, blocks int) []byte
 	return b
 }
 
+// TestFaultyIsADevice runs the conformance tests with a Faulty that injects no faults, also with a volatile cache and
+// reordered completions.
 func TestFaultyIsADevice(t *testing.T) {
 	for _, shuffled := range []bool{false, true} {
 		blocktest.Run(t, func(t *testing.T) nvmf.Device {
@@ -74,6 +76,7 @@ func TestFaultyIsADevice(t *testing.T) {
 	}
 }
 
+// TestFailAt checks that exactly the chosen command of an opcode fails, and that a write that fails has no effect.
 func TestFailAt(t *testing.T) {
 	f, q := open(t)
 	bad := errors.New("bad block")
@@ -89,6 +92,8 @@ func TestFailAt(t *testing.T) {
 	assert.Equal(t, 2, f.Count(nvmf.Flush))
 }
 
+// TestCutTearsTheWrite checks that a power loss leaves the chosen number of bytes of its write, and that nothing is
+// written later.
 func TestCutTearsTheWrite(t *testing.T) {
 	for _, torn := range []int{0, 1, 511, 512, 700, 1024, 5000} {
 		f, q := open(t)
@@ -109,6 +114,8 @@ func TestCutTearsTheWrite(t *testing.T) {
 	}
 }
 
+// TestLateWrites checks that Release executes a write that was in flight when the connection was lost, with the data of
+// the time of Submit.
 func TestLateWrites(t *testing.T) {
 	f, q := open(t)
 	f.Shuffle(1)
@@ -127,6 +134,8 @@ func TestLateWrites(t *testing.T) {
 	assert.Equal(t, fill(1, 1), content(t, f, 3, 1), "the late write replaces the newer one")
 }
 
+// TestDisconnectAt checks that the chosen write loses the connection and has no effect, and that the device can be used
+// again after Reset.
 func TestDisconnectAt(t *testing.T) {
 	f, q := open(t)
 	f.DisconnectAt(nvmf.Write, 2)
@@ -136,6 +145,8 @@ func TestDisconnectAt(t *testing.T) {
 	assert.Equal(t, fill(1, 1), content(t, f, 0, 1))
 }
 
+// TestVolatileCacheLosesUnflushed checks that after a crash a block has any of its versions since the last flush, and
+// that a write with FUA is kept.
 func TestVolatileCacheLosesUnflushed(t *testing.T) {
 	seen := map[byte]bool{}
 	for seed := range uint64(40) {
@@ -159,6 +170,7 @@ func TestVolatileCacheLosesUnflushed(t *testing.T) {
 	assert.Equal(t, map[byte]bool{1: true, 2: true, 3: true}, seen)
 }
 
+// TestCrashTearsWhatIsInFlight checks that a write in flight at a crash is absent, complete or torn afterwards.
 func TestCrashTearsWhatIsInFlight(t *testing.T) {
 	kinds := map[string]bool{}
 	for seed := range uint64(60) {
@@ -180,6 +192,7 @@ func TestCrashTearsWhatIsInFlight(t *testing.T) {
 	assert.Len(t, kinds, 3)
 }
 
+// TestTrace checks which events are recorded for a write and a flush.
 func TestTrace(t *testing.T) {
 	f, q := open(t)
 	f.Record()
@@ -195,6 +208,7 @@ func TestTrace(t *testing.T) {
 	assert.Equal(t, fill(7, 1), f.Recorded().Events[0].Data)
 }
 
+// TestWritesThatGoAstray checks writes that are dropped or go to another address, and a block that is damaged later.
 func TestWritesThatGoAstray(t *testing.T) {
 	f, q := open(t)
 	require.NoError(t, write(q, 0, fill(1, 4)))

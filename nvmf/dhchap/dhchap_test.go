@@ -40,6 +40,7 @@ func pairOf(host, controller Keys, offer Offer) (*Host, *Controller) {
 	return NewHost(Config{hostNQN, subNQN, host, offer}), NewController(Config{hostNQN, subNQN, controller, Offer{}})
 }
 
+// TestAll runs an authentication for all combinations of hash, group, key transformation, and one or two directions.
 func TestAll(t *testing.T) {
 	for _, hash := range allHashes {
 		for group := NullGroup; group <= FFDHE8192; group++ {
@@ -81,6 +82,7 @@ func TestPreference(t *testing.T) {
 	assert.Equal(t, []any{SHA384, FFDHE4096}, []any{c.hash, c.group})
 }
 
+// TestRefusals checks that a wrong key, name or offer fails the authentication on both sides with the same reason.
 func TestRefusals(t *testing.T) {
 	k, other := Keys{NewSecret(SHA256), NewSecret(SHA384)}, NewSecret(SHA256)
 	for _, x := range []struct {

@@ -96,6 +96,7 @@ func TestOpenErrors(t *testing.T) {
 	assert.ErrorIs(t, err, fs.ErrExist, "an existing file is never replaced")
 }
 
+// TestFullDiskIsENOSPC checks that a write to a sparse file fails with ENOSPC when its file system is full.
 func TestFullDiskIsENOSPC(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {

@@ -24,6 +24,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// TestLargeDeviceIsSparse checks that a device can be larger than the memory of the machine, and that its memory is
+// released with its last queue.
 func TestLargeDeviceIsSparse(t *testing.T) {
 	d, err := memdev.New(nvmf.TiB, 4096, memdev.Options{})
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file")
 
+// TestGolden compares encoded states with a stored file, to notice a change of the format.
 func TestGolden(t *testing.T) {
 	var got []byte
 	for side, st := range []*state{

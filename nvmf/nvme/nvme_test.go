@@ -46,6 +46,7 @@ func page(t *testing.T, file, name string) *[nvme.IdentifySize]byte {
 	return (*[nvme.IdentifySize]byte)(recorded(t, file, name)[24:])
 }
 
+// TestRecordedIdentifyController decodes Identify Controller data that was recorded from the Linux and SPDK targets.
 func TestRecordedIdentifyController(t *testing.T) {
 	p := (*nvme.IdentifyController)(page(t, linux, "linux61-plain-C2HData-Identify-cns01-admin-LAST"))
 	assert.Equal(t, "nqn.2026-01.test:linux", p.SubNQN())
@@ -68,6 +69,7 @@ func TestRecordedIdentifyController(t *testing.T) {
 	assert.NotEmpty(t, p.Model())
 }
 
+// TestRecordedIdentifyNamespace decodes namespace data, descriptors and lists that were recorded from the same targets.
 func TestRecordedIdentifyNamespace(t *testing.T) {
 	p := (*nvme.IdentifyNamespace)(page(t, spdk, "spdk2605-plain-C2HData-Identify-cns00-admin-LAST-SUCCESS"))
 	ms, lbads, _ := p.LBAFormat(p.Format())
@@ -85,6 +87,7 @@ func TestRecordedIdentifyNamespace(t *testing.T) {
 	assert.Equal(t, []uint32{1, 2, 3, 4}, ids)
 }
 
+// TestRecordedConnect decodes Connect commands that were recorded from Linux and SPDK hosts, and encodes equal ones.
 func TestRecordedConnect(t *testing.T) {
 	for _, c := range []struct {
 		file, name string
@@ -181,6 +184,8 @@ func TestCAP(t *testing.T) {
 		[]any{c.MQES(), c.Timeout(), c.NVMCommandSet(), c.MPSMin()})
 }
 
+// TestLists checks that a list of namespaces continues after the given identifier, and that malformed descriptor lists
+// are decoded within the page.
 func TestLists(t *testing.T) {
 	var p [nvme.IdentifySize]byte
 	ids := make([]uint32, 2000)

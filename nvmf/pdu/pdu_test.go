@@ -133,6 +133,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestTermReq checks that a TermReq contains the error and no more of the offending PDU than the specification allows.
 func TestTermReq(t *testing.T) {
 	for _, fromHost := range []bool{true, false} {
 		offending := make([]byte, 200)

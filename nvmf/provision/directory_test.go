@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestOpenDirectory checks that OpenDirectory refuses a directory that other users can write to.
 func TestOpenDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b")
 	for _, x := range []struct {

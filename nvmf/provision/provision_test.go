@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestNames checks which names a job may have, and that JobOf finds the name in the NQN of a job only.
 func TestNames(t *testing.T) {
 	for job, ok := range map[string]bool{
 		"melt": true, "a": true, "9.1_x-Y": true, strings.Repeat("x", 48): true,
@@ -28,6 +29,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestHosts checks that CheckHosts sorts host NQNs, removes duplicates, and refuses invalid ones.
 func TestHosts(t *testing.T) {
 	hosts, err := CheckHosts("j", []string{"nqn.2014-08.org:b", "nqn.2014-08.org:a", "nqn.2014-08.org:b"})
 	require.NoError(t, err)

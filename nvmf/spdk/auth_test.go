@@ -85,6 +85,7 @@ func everyWay(t *testing.T, id nvmf.TransportID, host string, keys dhchap.Keys, 
 	}
 }
 
+// TestAuthentication authenticates with all DH groups that the target accepts.
 func TestAuthentication(t *testing.T) {
 	keys := someKeys()
 	id := guarded(t, keys).id(t)

@@ -17,6 +17,7 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
+// TestOfDevice checks which open files are recognized as files of a PCI or RDMA device.
 func TestOfDevice(t *testing.T) {
 	for what, want := range map[string]bool{
 		"/dev/vfio/vfio":                                 true,

@@ -14,6 +14,7 @@ import (
 	"nvmecr/nvmf"
 )
 
+// TestRemedies checks the advice about huge pages and PCI devices for several states of /sys.
 func TestRemedies(t *testing.T) {
 	sys := t.TempDir()
 	put := func(path, text string) {

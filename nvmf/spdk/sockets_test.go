@@ -12,6 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
+// TestLeadsTo checks whether a socket is recognized as connected to an address.
 func TestLeadsTo(t *testing.T) {
 	for _, c := range []struct {
 		listen, address string

@@ -65,6 +65,7 @@ func shake(t *testing.T, client, server tls.Key) (c, s end) {
 	return end{fd: fd, err: err}, <-done
 }
 
+// TestBytes checks that data arrives in both directions after a handshake, including data sent right before a close.
 func TestBytes(t *testing.T) {
 	for _, size := range []int{32, 48} {
 		k := key("NVMe0R01 host sub", size)
@@ -109,6 +110,7 @@ func exchange(t *testing.T, a, b net.Conn) {
 	}
 }
 
+// TestRefused checks that both sides report ErrRefused if their keys differ.
 func TestRefused(t *testing.T) {
 	k := key("NVMe0R01 host sub", 32)
 	other := k

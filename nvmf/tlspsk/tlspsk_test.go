@@ -82,6 +82,7 @@ func TestKeyIsNotShown(t *testing.T) {
 	assert.Equal(t, "no TLS key", Key{}.String())
 }
 
+// TestDerive checks derived identities and TLS keys against known values.
 func TestDerive(t *testing.T) {
 	const host, sub = "nqn.2014-08.org.example:host", "nqn.2014-08.org.example:sub"
 	for text, want := range map[string][2]string{

@@ -16,12 +16,14 @@ import (
 
 const block = 512
 
+// TestDiskIsADevice runs the conformance tests with a Disk.
 func TestDiskIsADevice(t *testing.T) {
 	blocktest.Run(t, func(*testing.T) nvmf.Device {
 		return crash.NewDisk(nvmf.Bytes(blocktest.MinimumBlocks)*block, block, true)
 	})
 }
 
+// TestRollback checks that Rollback undoes the writes since Mark, and no others.
 func TestRollback(t *testing.T) {
 	d := crash.NewDisk(8*block, block, false)
 	q, err := d.OpenQueue(context.Background(), 1)
@@ -60,6 +62,8 @@ func contents(h *crash.History, data func() []byte, o crash.Options) map[string]
 	return seen
 }
 
+// TestImages checks which images a crash can leave: the events of each case are passed to a History, and its images are
+// compared with the expected ones.
 func TestImages(t *testing.T) {
 	whole := crash.Options{Tears: -1}
 	for _, c := range []struct {
@@ -79,13 +83,13 @@ func TestImages(t *testing.T) {
 			submit(q, 0, 'a', 1)
 			submit(q, 3, 'b', 1)
 		}, []string{"........", "aa......", "......bb", "aa....bb", "a.......", "a.....bb", "......b.", "aa....b."}},
-		{"written with what was there", false, whole, func(q nvmf.Queue, _ func(...*nvmf.Command)) { submit(q, 0, 0, 2) },
+		{"overwritten with the same data", false, whole, func(q nvmf.Queue, _ func(...*nvmf.Command)) { submit(q, 0, 0, 2) },
 			[]string{"........"}},
 		{"unflushed", true, whole, func(q nvmf.Queue, wait func(...*nvmf.Command)) {
 			wait(submit(q, 0, 'a', 1))
 			wait(submit(q, 0, 'b', 1))
 		}, []string{"........", "aa......", "bb......"}},
-		{"unflushed, the device lives on", true, crash.Options{Kept: true}, func(q nvmf.Queue, wait func(...*nvmf.Command)) {
+		{"unflushed, only the process crashes", true, crash.Options{Kept: true}, func(q nvmf.Queue, wait func(...*nvmf.Command)) {
 			wait(submit(q, 0, 'a', 1))
 		}, []string{"aa......"}},
 		{"flushed", true, whole, func(q nvmf.Queue, wait func(...*nvmf.Command)) {
