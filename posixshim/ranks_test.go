@@ -63,6 +63,21 @@ func TestSharedFile(t *testing.T) {
 	}
 }
 
+// TestSharedFileAbort checks that the line is printed where the program aborts as soon as the call fails, although the rank that prints it
+// comes late.
+func TestSharedFileAbort(t *testing.T) {
+	for _, mpi := range mpis {
+		for source, compiler := range map[string]string{"shared.c": "mpicc.", "shared.f90": "mpif90."} {
+			t.Run(mpi.name+"/"+source, func(t *testing.T) {
+				s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name))
+				_, stderr, err := finish(t, s.ranks(mpi.mpirun, compile(t, compiler+mpi.name, source), mount+"/"+source, "abort"))
+				require.Error(t, err)
+				assert.Equal(t, 1, strings.Count(stderr, "MPI_File_open of /nvmecr/"+source+" by 4 ranks is refused"), stderr)
+			})
+		}
+	}
+}
+
 // TestMPIWithoutTarget checks that only one rank prints a message if the target cannot be opened.
 func TestMPIWithoutTarget(t *testing.T) {
 	for _, mpi := range mpis {

@@ -227,7 +227,8 @@ static int unsupported(void)
 	return no_file() != NULL ? OPENMPI_UNSUPPORTED_OPERATION : MPICH_UNSUPPORTED_OPERATION;
 }
 
-/* report prints, once for each path, why opening it is refused. */
+/* report prints, once for each path, why opening it is refused. The caller then waits for all ranks of the communicator: a rank whose
+ * call has failed may abort the job, which would end rank 0 before it prints. */
 static void report(const char *path, int ranks, int self)
 {
 	if (self == 0 && !reported(path))
@@ -244,6 +245,7 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 {
 	static file_open *real;
 	static about_communicator *size, *rank;
+	static int (*barrier)(void *);
 	const char *path = in_mount(name);
 	int ranks = 1, self = 0, result = FAILED;
 
@@ -258,6 +260,10 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 		ranks = 1;
 	if (ranks > 1 && !one_tree()) {
 		report(path, ranks, self);
+		if (barrier == NULL)
+			barrier = (int (*)(void *))find("MPI_Barrier");
+		if (barrier != NULL)
+			barrier(communicator);
 		if (real != NULL) /* it fails, and calls the program's error handler for MPI_FILE_NULL */
 			real(communicator, name, CONTRADICTORY, info, file);
 		*file = no_file();
@@ -274,7 +280,7 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
  * copy gets it without them. */
 static bool shared_fortran(const int *communicator, const char *name, size_t length, char copy[NV_PATH])
 {
-	static void (*size)(const int *, int *, int *), (*rank)(const int *, int *, int *);
+	static void (*size)(const int *, int *, int *), (*rank)(const int *, int *, int *), (*barrier)(const int *, int *);
 	int ranks = 1, self = 0, error = 0;
 
 	while (length > 0 && name[length - 1] == ' ')
@@ -297,8 +303,13 @@ static bool shared_fortran(const int *communicator, const char *name, size_t len
 	rank(communicator, &self, &error);
 	if (error != 0 || ranks <= 1)
 		return false;
-	if (!one_tree())
+	if (!one_tree()) {
 		report(path, ranks, self);
+		if (barrier == NULL)
+			barrier = (void (*)(const int *, int *))find("mpi_barrier_");
+		if (barrier != NULL)
+			barrier(communicator, &error);
+	}
 	return true;
 }
 

@@ -1,6 +1,9 @@
-/* Several ranks open one file, argv[1], collectively, which is refused. Then each rank opens its own file alone, which works. */
+/* Several ranks open one file, argv[1], collectively, which is refused. Then each rank opens its own file alone, which works.
+ * With argument "abort" rank 0 opens it later than the others, which abort at once, as programs do. */
 #include <mpi.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 static int calls;
 
@@ -18,6 +21,12 @@ int main(int argc, char **argv)
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	if (argc > 2 && strcmp(argv[2], "abort") == 0) {
+		if (rank == 0)
+			sleep(2);
+		if (MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &f) != MPI_SUCCESS)
+			MPI_Abort(MPI_COMM_WORLD, 3);
+	}
 	for (int i = 0; i < 3; i++) {
 		MPI_Errhandler errors;
 

@@ -1,4 +1,5 @@
 ! Like shared.c: several ranks open one file, argument 1, collectively, which is refused. Then each rank opens its own file alone.
+! With argument 2, "abort", rank 0 opens it later than the others, which abort at once.
 program shared
   use mpi
   implicit none
@@ -8,6 +9,13 @@ program shared
 
   call mpi_init(ierror)
   call mpi_comm_rank(mpi_comm_world, rank, ierror)
+  call get_command_argument(2, name)
+  if (name == 'abort') then
+    call get_command_argument(1, name)
+    if (rank == 0) call sleep(2)
+    call mpi_file_open(mpi_comm_world, name, ior(mpi_mode_create, mpi_mode_rdwr), mpi_info_null, f, ierror)
+    if (ierror /= mpi_success) call mpi_abort(mpi_comm_world, 3, ierror)
+  end if
   call get_command_argument(1, name)
   call mpi_file_open(mpi_comm_world, name, ior(mpi_mode_create, mpi_mode_rdwr), mpi_info_null, f, ierror)
   call mpi_error_class(ierror, class, back)
