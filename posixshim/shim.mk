@@ -14,7 +14,7 @@ TAGS = $(if $(1),-tags $(1))
 endif
 
 SHIM_SOURCES := $(wildcard posixshim/shim/*/*.c) $(wildcard mpiwrap/interpose/*.c)
-SHIM_HEADERS := $(wildcard posixshim/shim/*.h posixshim/shim/*/*.h)
+SHIM_HEADERS := $(wildcard posixshim/shim/*.h posixshim/shim/*/*.h) $(wildcard mpiwrap/interpose/*.h)
 # make SHIM_OPTIMIZE=-O1 SHIM_EXTRA=-fsanitize=undefined builds it otherwise.
 SHIM_OPTIMIZE ?= -O2
 SHIM_CFLAGS := -Iposixshim/shim -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE $(SHIM_OPTIMIZE) -g -fPIC \

@@ -89,6 +89,26 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
+// TestCollectiveHoles writes by collective calls around bytes that other ranks have written by themselves, in C, Fortran and mpi_f08.
+func TestCollectiveHoles(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			need(t, "mpirun"+mpi.suffix, "mpif90"+mpi.suffix)
+			s := newStage(t)
+			programs := []string{compile(t, s, "mpicc"+mpi.suffix, "hole.c", "-Wall", "-Wextra", "-Werror")}
+			for _, name := range []string{"holes.F90", "holes08.F90"} {
+				programs = append(programs, compile(t, s, "mpif90"+mpi.suffix, name))
+			}
+			alikeInTree(t, s, "", whole, func(dir string) (all [][]string) {
+				for _, program := range programs {
+					all = append(all, demo.MPIRun("mpirun"+mpi.suffix, 3, "env", mpi.variable, program, dir))
+				}
+				return all
+			})
+		})
+	}
+}
+
 // TestSharedPointers writes by the file pointer that ranks share, and changes the size of a file of all ranks.
 func TestSharedPointers(t *testing.T) {
 	for _, mpi := range mpis {

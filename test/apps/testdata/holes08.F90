@@ -1,0 +1,2 @@
+#define F08
+#include "holes.F90"
