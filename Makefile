@@ -185,7 +185,7 @@ ci: nomount all lint
 .PHONY: test-apps
 test-apps: all build/versitygw
 	@scripts/deps.sh apps
-	@go run ./internal/testreport "-timeout 2h -count 1 ./test/apps ./drain/s3"
+	@go run ./internal/testreport "-timeout 2h -count 1 ./drain/s3" "-timeout 2h -count 1 ./test/apps -large"
 
 build/versitygw: internal/s3server/versitygw/go.mod
 	go build -C internal/s3server/versitygw -o ../../../$@ github.com/versity/versitygw/cmd/versitygw

@@ -1,7 +1,11 @@
 package apps
 
 import (
+	"flag"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,35 +16,51 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// TestTraining makes the file calls of training frameworks (testdata/training.py): 4 ranks save three steps, then a rank is killed at
-// each of several points of the next step, and another number of ranks loads the newest complete one.
+// A killed is a save that is killed, and what is loaded then.
+type killed struct {
+	at     string // options of the save
+	load   string // options of the load
+	loaded []int  // steps that may be the newest complete one then; nil: nothing is loaded before the next kill
+}
+
+// trainings are stand-ins for training frameworks (testdata/training). Each one saves three steps, and then a fourth one.
+var trainings = []struct {
+	kind    string
+	options string // of saves and loads
+	nodes   int    // of the four ranks that save
+	restart string // a kill, after which the agents restart the ranks in the same run
+	kills   []killed
+}{
+	{"dcp", "writer=fork threads=2 late=1", 1, "", []killed{
+		{"kill=data", "", nil}, {"kill=metadata", "", []int{3}}, {"kill=rename", "", nil}, {"kill=tracker again=1", "", []int{4}}}},
+	{"dcp", "writer=thread threads=1", 2, "kill=data", nil},
+	{"zero", "format=save", 1, "", []killed{{"kill=data", "elastic=1", []int{3}}}},
+	{"zero", "format=fast block=65536 local=1", 2, "", []killed{{"kill=window", "elastic=1", []int{3}}}},
+	// The child of the killed rank may complete the step, and another rank may have copies of its data.
+	{"local", "writer=spawn clique=2", 1, "", []killed{{"kill=parent", "lose=2 left=3,4", []int{3, 4}}}},
+	{"local", "writer=thread clique=2", 2, "kill=data", nil},
+	{"tree", "", 2, "", []killed{{"kill=agent", "", []int{3}}, {"kill=data", "", []int{4}}}},
+}
+
+// TestTraining makes the file calls of training frameworks: 4 ranks save three steps, in a local directory and in the tree of a job, and
+// others load the last one. Then a rank is killed at each of several points of the next step, and another number of ranks loads the newest
+// complete one.
 func TestTraining(t *testing.T) {
-	need(t, "mpirun.openmpi", python, "python:mpi4py")
-	type kill struct {
-		at     string
-		loaded []int // steps that may be the newest complete one then; nil: before the next kill
-	}
-	for _, c := range []struct {
-		kind, writer string
-		kills        []kill
-		last         string // load
-	}{
-		{"dcp", "fork", []kill{{"data", nil}, {"metadata", []int{3}}, {"tracker", []int{4}}}, "load"},
-		{"dcp", "spawn", []kill{{"parent", []int{3}}}, "load"},
-		{"zero", "thread", []kill{{"data", []int{3}}}, "load"},
-		{"local", "fork", []kill{{"data", []int{3, 4}}}, "lose"}, // other ranks may have complete copies of the killed rank's data
-		{"stage", "thread", []kill{{"data", nil}, {"tracker", []int{3}}}, "load"},
-	} {
-		t.Run(c.kind+" "+c.writer, func(t *testing.T) {
+	for _, c := range trainings {
+		t.Run(c.kind+" "+c.options, func(t *testing.T) {
+			need(t, python, "g++")
 			s := newStage(t)
-			line := func(ranks int, dir string, more ...string) []string {
-				return demo.MPIRun("mpirun.openmpi", ranks, append([]string{python, source(t, "training.py"), c.kind, dir}, more...)...)
+			options := strings.Fields(c.options)
+			if c.kind == "zero" {
+				options = append(options, "direct="+direct(t, s))
 			}
 			alikeInTree(t, s, "", whole, func(dir string) [][]string {
-				return [][]string{line(4, dir, "save", "1", "3", c.writer), line(2, dir, "load")}
+				return [][]string{agents(t, s, c.nodes, 4, 0, c.kind, dir, append([]string{"save", "1", "3"}, options...)...),
+					agents(t, s, 1, 2, 0, c.kind, dir, append([]string{"load"}, options...)...)}
 			})
 			for i, k := range c.kills {
-				killed := runs(t, s, append(s.RunFlags("tree"), line(4, mount, "save", "4", "4", c.writer, k.at)...)...)
+				save := append(append([]string{"save", "4", "4"}, options...), strings.Fields(k.at)...)
+				killed := runs(t, s, append(s.RunFlags("tree"), agents(t, s, c.nodes, 4, 0, c.kind, mount, save...)...)...)
 				require.Error(t, killed.err)
 				if c.kind == "zero" {
 					latest := runs(t, s, s.Nvmecr, "latest", "--name", "tree", "global_step{step}/**")
@@ -49,19 +69,69 @@ func TestTraining(t *testing.T) {
 				if k.loaded == nil {
 					continue
 				}
-				load := "load"
-				if i == len(c.kills)-1 {
-					load = c.last
-				}
-				loaded := runs(t, s, append(s.RunFlags("tree"), line([]int{3, 2, 8}[i], mount, load)...)...)
-				require.NoError(t, loaded.err, "after a kill at %s", k.at)
-				assert.Contains(t, k.loaded, step(t, loaded.stdout), "after a kill at %s", k.at)
+				load := append(append([]string{"load"}, options...), strings.Fields(k.load)...)
+				loaded := runs(t, s, append(s.RunFlags("tree"), agents(t, s, 1, []int{2, 3, 4, 8}[i], 0, c.kind, mount, load...)...)...)
+				require.NoError(t, loaded.err, "after %s", k.at)
+				assert.Contains(t, k.loaded, step(t, loaded.stdout), "after %s", k.at)
+			}
+			if c.restart != "" {
+				save := append(append([]string{"save", "4", "5"}, options...), c.restart)
+				restarted := runs(t, s, append(s.RunFlags("tree"), agents(t, s, c.nodes, 4, 1, c.kind, mount, save...)...)...)
+				require.NoError(t, restarted.err)
+				loaded := runs(t, s, append(s.RunFlags("tree"), agents(t, s, 1, 8, 0, c.kind, mount, append([]string{"load"}, options...)...)...)...)
+				require.NoError(t, loaded.err)
+				assert.Equal(t, 5, step(t, loaded.stdout))
 			}
 		})
 	}
 }
 
-// step returns the step that training.py has loaded.
+// large makes TestLargeTensor run.
+var large = flag.Bool("large", false, "run TestLargeTensor, which writes 2.3 GiB")
+
+// TestLargeTensor saves a tensor by calls that write more than the 2 GiB that a call of Linux can write, and loads it by another rank.
+func TestLargeTensor(t *testing.T) {
+	if !*large {
+		t.Skip("it writes 2.3 GiB: go test ./test/apps -run TestLargeTensor -large")
+	}
+	need(t, python)
+	s := newStage(t)
+	for _, what := range []string{"save 1 1 writer=thread threads=1", "load"} {
+		line := agents(t, s, 1, 2, 0, "dcp", mount, append(strings.Fields(what), "large=1")...)
+		require.NoError(t, runs(t, s, append(s.RunFlags("tree", "--view=job"), line...)...).err)
+	}
+	require.NoError(t, runs(t, s, s.Nvmecr, "verify", "--name", "tree").err)
+}
+
+// agents returns a command line that starts the agents of all nodes (testdata/training/elastic.py), with ranks in total.
+func agents(t *testing.T, s *demo.Stage, nodes, ranks, restarts int, kind, dir string, more ...string) []string {
+	address, err := os.CreateTemp(s.Dir, "address")
+	require.NoError(t, err)
+	require.NoError(t, address.Close())
+	require.NoError(t, os.Remove(address.Name())) // the agent of node 0 creates it
+	line := append([]string{source(t, "training/"+kind+"_sim.py"), dir}, more...)
+	agent := fmt.Sprintf("%s %s nodes=%d meet=%s ranks=%d restarts=%d",
+		python, source(t, "training/elastic.py"), nodes, address.Name(), ranks/nodes, restarts)
+	script := ""
+	for node := 1; node < nodes; node++ {
+		script += fmt.Sprintf(`%s node=%d "$@" & `, agent, node)
+	}
+	return append([]string{"sh", "-c", script + agent + ` "$@"; r=$?; wait; exit $r`, "sh"}, line...)
+}
+
+// direct builds the native part of zero_sim.py, over libaio where it is installed. It has no header here.
+func direct(t *testing.T, s *demo.Stage) string {
+	library := filepath.Join(s.Dir, "direct.so")
+	build := []string{"-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, source(t, "training/direct.cc")}
+	if out, err := exec.Command("g++", append(build, "-DLIBAIO", "-l:libaio.so.1")...).CombinedOutput(); err != nil {
+		t.Logf("libaio is not installed: its system calls are made: %s", out)
+		out, err = exec.Command("g++", build...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	return library
+}
+
+// step returns the step that a load printed.
 func step(t *testing.T, said string) (n int) {
 	_, err := fmt.Sscanf(said[strings.LastIndexByte(strings.TrimSpace(said), ' ')+1:], "%d", &n)
 	require.NoError(t, err, said)
