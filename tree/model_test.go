@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/vfs"
 )
@@ -25,10 +26,56 @@ type image struct {
 
 // A modelFile is a file with all its images. Unpublished data of a process may be visible to others, or not.
 type modelFile struct {
-	name    string
+	name    string // one of its names, or the last one
 	images  []*image
 	pending []*pending
+	locks   map[*process]*modelLocks
 }
+
+// lockParts is the number of parts of a file that can be locked.
+const lockParts = 5
+
+// modelLocks are the locks of a process, for each part: of flock, and of fcntl.
+type modelLocks [2][lockParts]int
+
+func kindOf(whole bool) int {
+	if whole {
+		return 0
+	}
+	return 1
+}
+
+// conflict reports whether a lock of another process is in the way.
+func (f *modelFile) conflict(p *process, whole bool, first, last int, write bool) bool {
+	for other, l := range f.locks {
+		for _, has := range l[kindOf(whole)][first:last] {
+			if other != p && (has == unix.F_WRLCK || has == unix.F_RDLCK && write) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lock sets the locks of a process in a range.
+func (f *modelFile) lock(p *process, whole bool, first, last, kind int) {
+	l := f.locks[p]
+	if l == nil {
+		l = new(modelLocks)
+		for _, parts := range []*[lockParts]int{&l[0], &l[1]} {
+			for i := range parts {
+				parts[i] = unix.F_UNLCK
+			}
+		}
+		f.locks[p] = l
+	}
+	for i := first; i < last; i++ {
+		l[kindOf(whole)][i] = kind
+	}
+}
+
+// unlock records that a process has ended, or has closed the file.
+func (f *modelFile) unlock(p *process) { delete(f.locks, p) }
 
 type pending struct {
 	who      *process

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
@@ -115,16 +116,16 @@ func (j *job) end() {
 	switch j.r.IntN(5) {
 	case 0:
 		j.logf("the index dies")
-		dead := j.processes
+		dead := slices.Clone(j.processes)
 		for _, p := range dead {
 			p.kill()
+			j.forget(p)
 		}
 		j.stop()
 		j.start()
 		for place := range j.disks {
 			j.index.Adopt(uint32(place))
 		}
-		j.processes = nil
 		j.collapse(dead, false)
 	case 1:
 		for len(j.processes) > 0 {
@@ -174,14 +175,17 @@ func (j *job) lastCalls(p *process, h *handle) {
 }
 
 func (j *job) forget(p *process) {
+	for _, h := range p.handles {
+		h.of.unlock(p)
+	}
 	j.processes = slices.DeleteFunc(j.processes, func(q *process) bool { return p == q })
 }
 
 // die kills a process, sometimes in the middle of a write or a sync.
 func (j *job) die(p *process) {
 	j.logf("%s dies", p.name)
-	j.reconnect(p)                                                                     // so that its data is adopted before the next kill of the index
-	writes := func(h *handle) bool { return h.writable && j.names[h.of.name] == h.of } // data of unlinked files is not adopted
+	j.reconnect(p)                                                               // so that its data is adopted before the next kill of the index
+	writes := func(h *handle) bool { return h.writable && j.nameOf(h.of) != "" } // data of unlinked files is not adopted
 	if i := slices.IndexFunc(p.handles, writes); i >= 0 && p.dev != nil && j.r.IntN(2) == 0 {
 		p.dev.CutAt(1+j.r.IntN(6), j.r.IntN(4096))
 		j.lastCalls(p, p.handles[i])
@@ -203,10 +207,11 @@ func (j *job) replaceIndex() {
 	}
 	for _, p := range j.processes {
 		for _, h := range slices.Clone(p.handles) {
-			if j.names[h.of.name] != h.of {
+			if j.nameOf(h.of) == "" {
 				require.ErrorIs(j.t, h.Close(), syscall.EIO, "%s", h.of.name)
 				p.handles = slices.DeleteFunc(p.handles, func(o *handle) bool { return o == h })
 				delete(p.drafts, h.of)
+				h.of.unlock(p)
 			}
 		}
 	}
@@ -223,11 +228,30 @@ func (j *job) replaceIndex() {
 	}
 }
 
+// reconnectAll makes all processes reconnect, so that the index knows their open files and locks.
+func (j *job) reconnectAll() {
+	for _, p := range j.processes {
+		j.reconnect(p)
+	}
+}
+
+// nameOf returns a name of a file, or "".
+func (j *job) nameOf(f *modelFile) string {
+	for _, name := range j.sorted() {
+		if j.names[name] == f {
+			return name
+		}
+	}
+	return ""
+}
+
 // collapse reads all files after a death.
 func (j *job) collapse(dead []*process, live bool) {
 	p := j.join(wire.NoPartition)
 	for _, name := range j.sorted() {
-		j.names[name].collapse(j.t, dead, live, []byte(p.read(name)))
+		if f := j.names[name]; name == j.nameOf(f) {
+			f.collapse(j.t, dead, live, []byte(p.read(name)))
+		}
 	}
 	p.leave()
 }
@@ -311,7 +335,7 @@ func (j *job) step() {
 		return
 	}
 	h := p.handles[j.r.IntN(len(p.handles))]
-	switch n := j.r.IntN(40); {
+	switch n := j.r.IntN(43); {
 	case n < 14:
 		j.write(p, h)
 	case n < 23:
@@ -328,6 +352,10 @@ func (j *job) step() {
 		j.stat(p, h)
 	case n < 37:
 		j.seek(p, h)
+	case n < 39:
+		j.lock(p, h)
+	case n < 40:
+		j.link(p)
 	default:
 		j.rename(p)
 	}
@@ -351,7 +379,7 @@ func (j *job) open(p *process) {
 		require.ErrorIs(j.t, err, syscall.EEXIST)
 		return
 	case f == nil:
-		f = &modelFile{name: name, images: []*image{{}}}
+		f = &modelFile{name: name, images: []*image{{}}, locks: map[*process]*modelLocks{}}
 		j.names[name] = f
 	case flags&unix.O_TRUNC != 0:
 		p.publish(f)
@@ -372,6 +400,9 @@ func (j *job) close(p *process, h *handle) {
 		p.publish(h.of)
 	}
 	p.handles = slices.DeleteFunc(p.handles, func(o *handle) bool { return o == h })
+	if !slices.ContainsFunc(p.handles, func(o *handle) bool { return o.of == h.of }) {
+		h.of.unlock(p)
+	}
 }
 
 func (j *job) sync(p *process, h *handle) {
@@ -445,9 +476,9 @@ func (j *job) read(p *process, h *handle) {
 func (j *job) cut(p *process, h *handle) {
 	f, size := h.of, offset(j.r)
 	var err error
-	switch byPath := j.r.IntN(3) == 0 && j.names[f.name] == f; {
-	case byPath:
-		err = p.Truncate(root, f.name, int64(size))
+	switch name := j.nameOf(f); {
+	case name != "" && j.r.IntN(3) == 0:
+		err = p.Truncate(root, name, int64(size))
 	case h.writable:
 		err = h.Truncate(int64(size))
 	default:
@@ -489,8 +520,8 @@ func (j *job) punch(p *process, h *handle) {
 
 func (j *job) stat(p *process, h *handle) {
 	a, err := h.Stat()
-	if j.r.IntN(2) == 0 && j.names[h.of.name] == h.of {
-		a, err = p.Stat(root, h.of.name, true)
+	if name := j.nameOf(h.of); name != "" && j.r.IntN(2) == 0 {
+		a, err = p.Stat(root, name, true)
 	}
 	j.logf("%s stats %s: %d, %v", p.name, h.of.name, a.Size, err)
 	require.NoError(j.t, err)
@@ -499,6 +530,13 @@ func (j *job) stat(p *process, h *handle) {
 		size = max(size, d.end)
 	}
 	require.EqualValues(j.t, size, a.Size)
+	links := 0
+	for _, f := range j.names {
+		if f == h.of {
+			links++
+		}
+	}
+	require.EqualValues(j.t, links, a.Nlink, "links")
 }
 
 // seek looks for a hole, and reads zeros there.
@@ -521,13 +559,11 @@ func (j *job) seek(p *process, h *handle) {
 	}
 }
 
-// rename moves a name, or removes it.
+// rename moves a name, over another one or not, or removes it.
 func (j *job) rename(p *process) {
 	from, to := j.name(), j.name()
 	f := j.names[from]
-	for _, q := range j.processes { // processes reconnect after a kill, so that the index knows their open files
-		j.reconnect(q)
-	}
+	j.reconnectAll() // so that the index knows the open files after a kill
 	var err error
 	if j.r.IntN(2) == 0 {
 		err = p.Unlink(root, from)
@@ -541,8 +577,68 @@ func (j *job) rename(p *process) {
 		return
 	}
 	require.NoError(j.t, err)
+	if j.names[to] == f { // two names of one file: nothing changes
+		return
+	}
 	delete(j.names, from)
 	if to != "" {
 		j.names[to], f.name = f, to
+	}
+}
+
+// link gives a file another name.
+func (j *job) link(p *process) {
+	from, to := j.name(), j.name()
+	f := j.names[from]
+	j.reconnectAll()
+	err := p.Link(root, from, root, to, false)
+	j.logf("%s links %s to %s: %v", p.name, from, to, err)
+	switch {
+	case f == nil:
+		require.ErrorIs(j.t, err, syscall.ENOENT)
+	case j.names[to] != nil:
+		require.ErrorIs(j.t, err, syscall.EEXIST)
+	default:
+		require.NoError(j.t, err)
+		j.names[to] = f
+	}
+}
+
+// lock locks or unlocks a part of a file, or asks who has it. What was written before is published; who gets a lock sees what others have
+// published.
+func (j *job) lock(p *process, h *handle) {
+	j.reconnectAll()
+	f, whole := h.of, j.r.IntN(2) == 0
+	first := j.r.IntN(lockParts)
+	last := first + 1 + j.r.IntN(lockParts-first)
+	want := vfs.Held{Start: int64(first) << 20, End: int64(last) << 20, Write: j.r.IntN(2) == 0}
+	taken := f.conflict(p, whole, first, last, want.Write)
+	locker := h.File.(vfs.Locker)
+	if j.r.IntN(4) == 0 {
+		found, by, err := locker.Conflict(whole, want)
+		j.logf("%s asks for locks of %s: %+v, %v", p.name, f.name, found, err)
+		require.NoError(j.t, err)
+		require.Equal(j.t, taken, by != 0, "%+v, whole %v: %+v", want, whole, found)
+		return
+	}
+	kind := unix.F_RDLCK
+	hold := []vfs.Held{want}
+	if want.Write {
+		kind = unix.F_WRLCK
+	}
+	if j.r.IntN(3) == 0 {
+		kind, hold, taken = unix.F_UNLCK, nil, false
+	}
+	err := locker.Lock(whole, want.Start, want.End, hold)
+	j.logf("%s locks %s, whole %v, %d to %d, type %d: %v", p.name, f.name, whole, first, last, kind, err)
+	p.publish(f)
+	if taken {
+		require.ErrorIs(j.t, err, syscall.EAGAIN)
+		return
+	}
+	require.NoError(j.t, err)
+	f.lock(p, whole, first, last, kind)
+	if hold != nil {
+		p.look(f)
 	}
 }
