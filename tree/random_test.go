@@ -226,6 +226,21 @@ func (j *job) replaceIndex() {
 			w.late = true
 		}
 	}
+	j.checkLocks()
+}
+
+// checkLocks checks that a new index has the locks of all processes.
+func (j *job) checkLocks() {
+	j.reconnectAll()
+	for _, p := range j.processes {
+		for _, h := range p.handles {
+			for _, whole := range []bool{true, false} {
+				found, by, err := h.File.(vfs.Locker).Conflict(whole, vfs.Held{End: lockParts << 20, Write: true})
+				require.NoError(j.t, err)
+				require.Equal(j.t, h.of.conflict(p, whole, 0, lockParts, true), by != 0, "%s, whole %v: %+v", h.of.name, whole, found)
+			}
+		}
+	}
 }
 
 // reconnectAll makes all processes reconnect, so that the index knows their open files and locks.
