@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,7 +77,11 @@ type modelSession struct {
 	readers int
 	writers int
 	dirty   []wire.Range
+	locks   [2][lockedParts]byte // by kind, for each part: 0, 1 for reading, 2 for writing
 }
+
+// lockedParts is the number of parts of a file that can be locked.
+const lockedParts = 4
 
 // A modelRank is a client.
 type modelRank struct {
@@ -167,6 +172,14 @@ func (w *world) open(k *modelRank) {
 	name, flags := w.name(), []int{unix.O_RDONLY, unix.O_RDWR | unix.O_CREAT, unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC}[w.rng.IntN(3)]
 	f := w.names[name]
 	if f == nil && flags == unix.O_RDONLY {
+		return
+	}
+	if flags&unix.O_CREAT != 0 && w.rng.IntN(4) == 0 {
+		flags |= unix.O_EXCL
+	}
+	if f != nil && flags&unix.O_EXCL != 0 {
+		w.note("%d cannot create %s", k.place, name)
+		require.Equal(w.t, syscall.EEXIST, k.conn.Call(wire.OpOpen, &wire.Open{Name: at(name), Flags: uint32(flags), Mode: 0o644}, new(wire.File)))
 		return
 	}
 	a := k.user.open(name, flags)
@@ -297,9 +310,61 @@ func (w *world) rename(k *modelRank) {
 	}
 	w.note("%d renames %s to %s", k.place, from, to)
 	k.ok(wire.OpRename, &wire.Rename{From: at(from), To: at(to)}, nil)
+	if w.names[to] == w.names[from] { // two names of one file: nothing changes
+		return
+	}
 	w.lose(to)
 	w.names[to] = w.names[from]
 	delete(w.names, from)
+}
+
+// link gives a file another name.
+func (w *world) link(k *modelRank) {
+	from, to := w.name(), w.name()
+	f := w.names[from]
+	if f == nil {
+		return
+	}
+	w.note("%d links %s to %s", k.place, from, to)
+	err := k.conn.Call(wire.OpLink, &wire.Link{From: at(from), To: at(to)}, nil)
+	if w.names[to] != nil {
+		require.Equal(w.t, syscall.EEXIST, err)
+		return
+	}
+	require.NoError(w.t, err)
+	w.names[to] = f
+	f.names++
+	require.EqualValues(w.t, f.names, w.none.stat(to).Nlink, "links")
+}
+
+// lock locks or unlocks parts of a file.
+func (w *world) lock(k *modelRank, s *modelSession) {
+	kind, first := wire.LockKind(w.rng.IntN(2)), w.rng.IntN(lockedParts)
+	last, want := first+1+w.rng.IntN(lockedParts-first), byte(w.rng.IntN(3))
+	var hold []wire.Locked
+	if want > 0 {
+		hold = append(hold, wire.Locked{Start: int64(first), End: int64(last), Write: want == 2})
+	}
+	free := true
+	for _, other := range w.ranks {
+		for _, o := range other.sessions {
+			for _, has := range o.locks[kind][first:last] {
+				if other != k && o.file == s.file && want > 0 && has > 0 && has+want > 2 {
+					free = false
+				}
+			}
+		}
+	}
+	err := k.hold(s.attr.Ino, kind, int64(first), int64(last), hold...)
+	w.note("%d locks inode %d, kind %d, %d to %d: %d, %v", k.place, s.attr.Ino, kind, first, last, want, err)
+	if !free {
+		require.Equal(w.t, syscall.EAGAIN, err)
+		return
+	}
+	require.NoError(w.t, err)
+	for i := first; i < last; i++ {
+		s.locks[kind][i] = want
+	}
 }
 
 func (w *world) lose(name string) {
@@ -419,7 +484,7 @@ func (w *world) step() {
 	i := w.rng.IntN(randomRanks)
 	k := w.ranks[i]
 	any, writing := k.pick(w.rng, false), k.pick(w.rng, true)
-	switch n := w.rng.IntN(100); {
+	switch n := w.rng.IntN(106); {
 	case n < 18:
 		w.open(k)
 	case n < 45 && writing != nil:
@@ -438,13 +503,17 @@ func (w *world) step() {
 		w.rename(k)
 	case n < 89:
 		w.unlink(k)
-	case n < 92:
-		w.writeOwn()
-	case n < 95:
-		w.collect(k)
-	case n < 97:
-		w.kill(i)
+	case n < 91:
+		w.link(k)
+	case n < 95 && any != nil:
+		w.lock(k, any)
 	case n < 98:
+		w.writeOwn()
+	case n < 101:
+		w.collect(k)
+	case n < 103:
+		w.kill(i)
+	case n < 104:
 		w.crash()
 	}
 }
