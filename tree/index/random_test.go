@@ -81,7 +81,7 @@ type modelSession struct {
 }
 
 // lockedParts is the number of parts of a file that can be locked.
-const lockedParts = 4
+const lockedParts = 2
 
 // A modelRank is a client.
 type modelRank struct {
@@ -340,7 +340,7 @@ func (w *world) link(k *modelRank) {
 // lock locks or unlocks parts of a file.
 func (w *world) lock(k *modelRank, s *modelSession) {
 	kind, first := wire.LockKind(w.rng.IntN(2)), w.rng.IntN(lockedParts)
-	last, want := first+1+w.rng.IntN(lockedParts-first), byte(w.rng.IntN(3))
+	last, want := first+1+w.rng.IntN(lockedParts-first), []byte{0, 1, 2, 2}[w.rng.IntN(4)]
 	var hold []wire.Locked
 	if want > 0 {
 		hold = append(hold, wire.Locked{Start: int64(first), End: int64(last), Write: want == 2})
@@ -484,7 +484,7 @@ func (w *world) step() {
 	i := w.rng.IntN(randomRanks)
 	k := w.ranks[i]
 	any, writing := k.pick(w.rng, false), k.pick(w.rng, true)
-	switch n := w.rng.IntN(106); {
+	switch n := w.rng.IntN(112); {
 	case n < 18:
 		w.open(k)
 	case n < 45 && writing != nil:
@@ -505,15 +505,15 @@ func (w *world) step() {
 		w.unlink(k)
 	case n < 91:
 		w.link(k)
-	case n < 95 && any != nil:
+	case n < 101 && any != nil:
 		w.lock(k, any)
-	case n < 98:
-		w.writeOwn()
-	case n < 101:
-		w.collect(k)
-	case n < 103:
-		w.kill(i)
 	case n < 104:
+		w.writeOwn()
+	case n < 107:
+		w.collect(k)
+	case n < 109:
+		w.kill(i)
+	case n < 110:
 		w.crash()
 	}
 }
