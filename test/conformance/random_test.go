@@ -109,7 +109,7 @@ func (w *walk) step() {
 		w.names()
 		return
 	}
-	switch f := w.one(w.open...); w.IntN(12) {
+	switch f := w.one(w.open...); w.IntN(13) {
 	case 0, 1:
 		w.do("write %s %s", f, w.text())
 		w.do("fsync %s", f)
@@ -128,6 +128,8 @@ func (w *walk) step() {
 		w.do("fallocate %s %s %d %d", f, w.one("0", "FALLOC_FL_PUNCH_HOLE|FALLOC_FL_KEEP_SIZE", "FALLOC_FL_ZERO_RANGE", "FALLOC_FL_KEEP_SIZE"), w.size(), 1+w.size())
 	case 10:
 		w.do("flock %s %s", f, w.one("LOCK_EX|LOCK_NB", "LOCK_SH|LOCK_NB", "LOCK_UN"))
+	case 11:
+		w.do("lock %s %s %s SEEK_SET %d %d", f, w.one("F_SETLK", "F_OFD_SETLK"), w.one("F_WRLCK", "F_WRLCK", "F_RDLCK", "F_UNLCK"), w.IntN(4), w.IntN(4))
 	default:
 		w.do("close %s", f)
 		w.open = slices.DeleteFunc(w.open, func(g string) bool { return f == g })
