@@ -27,9 +27,9 @@ func (g *goalRun) copies(ctx context.Context) error {
 	return nil
 }
 
-// copiesOf measures one kind of copies. The targets have their own core, as in level2.
+// copiesOf measures one kind of copies. The targets have their own cores, as in level2.
 func (g *goalRun) copiesOf(ctx context.Context, how string, targets int) (err error) {
-	e := g.with(max(1, cores()-1))
+	e := g.beside()
 	var t *target
 	err = aside(func() (err error) {
 		memory := make([]string, targets+2) // two for raw reads and writes

@@ -41,7 +41,7 @@ type levelRun struct {
 // level2 measures how much a second level slows an application down, and how fast a
 // checkpoint is restored from it.
 func (g *goalRun) level2(ctx context.Context) (err error) {
-	e := g.with(max(1, cores()-1)) // leaves one core for the target and the directory
+	e := g.beside()
 	var b *testbed
 	err = aside(func() (err error) {
 		b, err = e.testbed(ctx, 2*e.Size)
