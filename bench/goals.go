@@ -325,26 +325,48 @@ func (g *goalRun) ranks(ctx context.Context) error {
 			rates[n] = append(rates[n], float64(n)*float64(size)/float64(nvmf.MiB)/s)
 		}
 	}
-	best, least, at := 0.0, 0.0, 0
+	goal := leastAggregate(rates, cores())
+	if goal == nil {
+		return nil // the memory is short, as was said
+	}
+	g.add(*goal)
+	return nil
+}
+
+// leastAggregate returns the goal for the least bandwidth beside the best one. The best
+// one is of any number of ranks. The least one is of those which give each core a rank:
+// fewer ranks leave cores idle, and have less bandwidth for that reason. It returns nil
+// if none of these was measured.
+func leastAggregate(rates map[int]stats.Sample, cores int) *result.Goal {
+	most := manyRanks[len(manyRanks)-1]
+	best, least, from, at := 0.0, 0.0, 0, 0
 	for _, n := range manyRanks {
 		if len(rates[n]) == 0 {
 			continue
 		}
 		m := rates[n].Median()
 		best = max(best, m)
+		if n < min(cores, most) {
+			continue
+		}
+		if from == 0 {
+			from = n
+		}
 		if at == 0 || m < least {
 			least, at = m, n
 		}
+	}
+	if at == 0 {
+		return nil
 	}
 	lowest := make(stats.Sample, len(rates[at]))
 	for i, r := range rates[at] {
 		lowest[i] = r / best
 	}
-	g.add(result.Goal{
-		What: fmt.Sprintf("least aggregate of 1 to 32 ranks (%d) beside the best", at), Limit: 0.9, Unit: result.Ratio,
+	return &result.Goal{
+		What: fmt.Sprintf("least aggregate of %d to %d ranks (%d) beside the best of 1 to %d", from, most, at, most), Limit: 0.9, Unit: result.Ratio,
 		Measured: result.Interval(lowest), Beside: fmt.Sprintf("%.0f of %.0f MiB/s", least, best),
-	})
-	return nil
+	}
 }
 
 // aggregate returns rounds of checkpoints of all ranks.
