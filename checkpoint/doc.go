@@ -20,8 +20,8 @@
 //	**       any text, or nothing
 //	?        any character but a slash
 //
-// It has either {step} or {name}, once. With {step} the newest set is the one
-// with the highest number, with {name} the one that was written last. The name
+// It has either {step} or {name}, once. The newest set is the one that was written last ([Set.Written]), which after
+// a step back in a job has not the greatest number. If a set of the series has a time in the future, a clock is wrong, and the newest is that of the greatest number. The name
 // of a directory may be a number with decimals, as the times of OpenFOAM are
 // (processor*/{step}/**).
 //

@@ -392,6 +392,40 @@ func TestOfASet(t *testing.T) {
 	assert.Empty(t, list)
 }
 
+// TestStepBack checks which set is the newest in a job that has gone back to an earlier step.
+func TestStepBack(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	file := func(name string, size int64, minute int) File {
+		return File{Path: "/" + name, Size: size, Modified: begin.Add(time.Duration(minute) * time.Minute), Closed: true}
+	}
+	for _, c := range []struct {
+		name      string
+		files     []File
+		want      []string // oldest first
+		overtaken string
+	}{
+		{"goes on", []File{file("s.9", 10, 1), file("s.10", 10, 2)}, []string{"9", "10"}, ""},
+		{"at once", []File{file("s.10", 10, 1), file("s.9", 10, 1)}, []string{"9", "10"}, ""},
+		{"goes back", []File{file("s.300", 10, 1), file("s.500", 10, 2), file("s.310", 10, 3)}, []string{"300", "500", "310"}, "500"},
+		{"a file is added later", []File{file("s.300/a", 10, 1), file("s.500/a", 10, 2), file("s.300/score", 2, 3)}, []string{"300", "500"}, ""},
+		{"a file is older", []File{file("s.300/a", 10, 1), file("s.500/a", 10, 2), file("s.500/config", 2, -9)}, []string{"300", "500"}, ""},
+		{"without bytes", []File{file("s.500", 0, 1), file("s.300", 0, 2)}, []string{"500", "300"}, "500"},
+		{"a clock is wrong", []File{file("s.300", 10, 1<<27), file("s.500", 10, 1<<26), file("s.400", 10, 1)}, []string{"300", "400", "500"}, ""},
+		{"incomplete", []File{file("s.500", 10, 1), file("s.310", 10, 2), {Path: "/s.320", Modified: begin.Add(3 * time.Minute)}}, []string{"500", "310", "320"}, "500"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			list, err := Find(c.files, "s.{step}**", Job{Ranks: 1, Tree: true})
+			require.NoError(t, err)
+			assert.Equal(t, c.want, names(list[0].Sets))
+			set, ok := list[0].Overtaken()
+			assert.Equal(t, c.overtaken != "", ok)
+			if ok {
+				assert.Equal(t, c.overtaken, set.Name)
+			}
+		})
+	}
+}
+
 // TestUndecided checks a series in which some ranks have no files in any set: they may not write any.
 func TestUndecided(t *testing.T) {
 	for _, c := range []struct {

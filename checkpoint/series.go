@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A Series is the checkpoints whose names differ in one place only.
@@ -314,7 +315,7 @@ func (c *collector) series() Series {
 		set.sort()
 		s.Sets = append(s.Sets, *set)
 	}
-	slices.SortFunc(s.Sets, func(a, b Set) int { return compareSets(&a, &b, c.named) })
+	sortSets(s.Sets, func(s *Set) *Set { return s }, c.named)
 	bySize := map[int][]*Set{}
 	for i := range s.Sets {
 		size := c.job.size(&s.Sets[i])
@@ -327,16 +328,66 @@ func (c *collector) series() Series {
 }
 
 // Sort sorts elements that refer to sets of the pattern in the order of the sets of a Series: the oldest first.
-func Sort[T any](pattern string, list []T, set func(*T) *Set) {
-	named := strings.Contains(pattern, namePlace)
-	slices.SortStableFunc(list, func(a, b T) int { return compareSets(set(&a), set(&b), named) })
+func Sort[T any](pattern string, list []T, set func(*T) *Set) { sortSets(list, set, isNamed(pattern)) }
+
+// maxSkew is the most by which clocks of hosts differ that are not wrong.
+const maxSkew = time.Minute
+
+func isNamed(pattern string) bool { return strings.Contains(pattern, namePlace) }
+
+// sortSets sorts by the times at which sets were written. Their numbers do not decide: a job that has gone back to an earlier step writes smaller
+// numbers after greater ones. Sets of equal times are sorted by number, or by name if they are named. If a set has a time in the future, a clock is wrong, and
+// numbers decide.
+func sortSets[T any](list []T, set func(*T) *Set, named bool) {
+	type timed struct {
+		element T
+		name    string
+		written time.Time
+		ended   time.Time
+	}
+	all := make([]timed, len(list))
+	for i := range list {
+		s := set(&list[i])
+		all[i] = timed{list[i], s.Name, s.Written(), s.Ended()}
+	}
+	compare := strings.Compare
+	if !named {
+		compare = func(a, b string) int { return compareNumbers(plain(a), plain(b)) }
+	}
+	future := time.Now().Add(maxSkew)
+	wrong := !named && slices.ContainsFunc(all, func(s timed) bool { return s.written.After(future) })
+	slices.SortStableFunc(all, func(a, b timed) int {
+		byName, byTime := compare(a.name, b.name), a.written.Compare(b.written)
+		if wrong {
+			return cmp.Or(byName, byTime, a.ended.Compare(b.ended))
+		}
+		return cmp.Or(byTime, byName, a.ended.Compare(b.ended))
+	})
+	for i := range all {
+		list[i] = all[i].element
+	}
 }
 
-func compareSets(a, b *Set, named bool) int {
-	if named {
-		return cmp.Or(a.Ended().Compare(b.Ended()), strings.Compare(a.Name, b.Name))
+// Greatest returns the index of the complete set with the greatest number; -1 if none is complete, or the pattern has names.
+func Greatest(pattern string, sets []Set) int {
+	greatest := -1
+	for i := range sets {
+		if sets[i].Complete() && !isNamed(pattern) && (greatest < 0 || compareNumbers(plain(sets[i].Name), plain(sets[greatest].Name)) > 0) {
+			greatest = i
+		}
 	}
-	return cmp.Or(compareNumbers(plain(a.Name), plain(b.Name)), a.Ended().Compare(b.Ended()))
+	return greatest
+}
+
+// Overtaken returns a complete set that was written before the newest one, and has a greater number: the job has gone back to an earlier step since then, or a
+// clock was wrong. ok is false if there is none.
+func (s *Series) Overtaken() (set *Set, ok bool) {
+	newest, _ := s.Newest()
+	i := Greatest(s.Pattern, s.Sets)
+	if i < 0 || plain(s.Sets[i].Name) == plain(newest.Name) {
+		return nil, false
+	}
+	return &s.Sets[i], true
 }
 
 // oneWriter reports whether one rank writes for all. In a tree that rank may change: a file's path does not depend on

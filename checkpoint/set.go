@@ -135,6 +135,19 @@ func (s *Set) Ended() (last time.Time) {
 	return last
 }
 
+// Written returns when the set was written: the time at which the last changes of half of its bytes were done. So a small file that is added or changed
+// later does not make the set newer.
+func (s *Set) Written() time.Time {
+	files := slices.SortedFunc(slices.Values(s.Files), func(a, b File) int { return a.Modified.Compare(b.Modified) })
+	half := (s.Size() + 1) / 2
+	for _, f := range files {
+		if half -= f.Size; half <= 0 && f.Size > 0 {
+			return f.Modified
+		}
+	}
+	return s.Ended() // it has no bytes
+}
+
 // Newest returns the last complete set of sets, oldest first as a Series has
 // them. ok is false if none is complete.
 func Newest(sets []Set) (s *Set, ok bool) {

@@ -339,7 +339,7 @@ func (c *Copies) oldest(targets []int, next *Set) (old *Set, err error) {
 		err = nil // errors about other sets
 	}
 	sets = slices.DeleteFunc(sets, func(s Set) bool { return s.sameAs(next) })
-	slices.SortFunc(sets, func(a, b Set) int { return a.Ended.Compare(b.Ended) })
+	slices.SortFunc(sets, func(a, b Set) int { return a.written().Compare(b.written()) })
 	stays := map[string]*Set{}
 	for i := range sets {
 		s := &sets[i]

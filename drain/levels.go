@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"nvmecr/checkpoint"
 )
@@ -251,6 +252,12 @@ func (s *Set) asFiles() (list []checkpoint.File) {
 		list = append(list, checkpoint.File{Rank: f.Rank, Path: f.Path, Size: f.Size, Created: f.Modified, Modified: f.Modified, Closed: true})
 	}
 	return list
+}
+
+// written returns when the files of the set were written, which decides which set of a series is the newest.
+func (s *Set) written() time.Time {
+	files := checkpoint.Set{Files: s.asFiles()}
+	return files.Written()
 }
 
 // matches reports whether files of the store are those of the set. In a tree the writer of a file does not matter.

@@ -184,7 +184,7 @@ func TestMergeStem(t *testing.T) {
 	require.NoError(t, err)
 	sets[0].Pattern = "melt.{step}.0"
 	stored := checkpoint.Set{Name: "400", Files: one.asFiles()}
-	more := checkpoint.Set{Name: "500", Files: []checkpoint.File{{Path: "/melt.500.0"}, {Path: "/melt.500.base"}}}
+	more := checkpoint.Set{Name: "500", Files: []checkpoint.File{{Path: "/melt.500.0", Modified: stored.Ended()}, {Path: "/melt.500.base"}}}
 	merged := Merge([]checkpoint.Series{{Pattern: "melt.{step}.*", Sets: []checkpoint.Set{stored, more}}}, nil, sets, nil, "")
 	require.Len(t, merged, 1)
 	assert.Equal(t, "melt.{step}.*", merged[0].Pattern)

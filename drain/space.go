@@ -75,7 +75,7 @@ func (l *Level) makeSpace(next *Set, replace bool, full error) error {
 	if len(sets) < 2 {
 		return fmt.Errorf("there is no space for it in addition to the newest: %w", full)
 	}
-	oldest := slices.MinFunc(sets, func(a, b Set) int { return a.Ended.Compare(b.Ended) })
+	oldest := slices.MinFunc(sets, func(a, b Set) int { return a.written().Compare(b.written()) })
 	if err := l.Remove(&oldest); err != nil {
 		return errors.Join(full, err)
 	}

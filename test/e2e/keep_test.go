@@ -63,18 +63,31 @@ func TestKeepOthers(t *testing.T) {
 	assert.Equal(t, "in\nmesh_3.vtk\n", sh(t, s, "rm /nvmecr/ckpt.3", "--keep", "1", "--level2-pattern", "in/mesh_{step}.vtk").ok(t)+sh(t, s, "cd /nvmecr; ls; ls in").ok(t))
 }
 
-// TestKeepAfterStepBack lets a job go on from an earlier checkpoint. What it writes then has smaller numbers than older checkpoints, and stays on each level.
-func TestKeepAfterStepBack(t *testing.T) {
+// TestStepBack lets a job go on from an earlier checkpoint. What it writes then has smaller numbers than older checkpoints, and is the newest on each level:
+// it stays, is copied, and is what the next run begins with.
+func TestStepBack(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.View = config.ViewJob
 	dir := filepath.Join(s.Dir, "lustre")
 	require.NoError(t, os.Mkdir(dir, 0o700))
-	flags := []string{"--level2", dir, "--keep", "1", "--size", "64M"}
+	flags := []string{"--level2", dir, "--size", "64M"}
 	on := func() []string { return levels(t, call(t, s, "checkpoints", "--level2", dir, "--json")) }
-	sh(t, s, "echo 9 > /nvmecr/ckpt.9", flags...).ok(t)
-	sh(t, s, "echo 1 > /nvmecr/ckpt.1; echo 2 > /nvmecr/ckpt.2", "--keep", "1").ok(t)
-	assert.Equal(t, []string{"2 [store] true", "9 [store level2] true"}, on())
-	sh(t, s, "rm /nvmecr/ckpt.*; echo 1 > /nvmecr/ckpt.1; echo 2 > /nvmecr/ckpt.2", flags[:4]...).ok(t)
-	assert.Equal(t, []string{"2 [store level2] true", "9 [level2] true"}, on())
+	sh(t, s, "for i in 1 2 9; do echo $i > /nvmecr/ckpt.$i; done", flags...).ok(t)
+	sh(t, s, "rm /nvmecr/ckpt.9; echo 3 > /nvmecr/ckpt.3", flags...).ok(t)
+	assert.Equal(t, []string{"1 [store] true", "2 [store] true", "9 [level2] true", "3 [store level2] true"}, on())
+
+	r := sh(t, s, s.Nvmecr+" latest; ls /nvmecr", flags...)
+	assert.Equal(t, "3\nckpt.1\nckpt.2\nckpt.3\n", r.ok(t), "the job has removed 9")
+	assert.Contains(t, r.stderr, "ckpt.{step}: 3, in the store")
+	assert.Regexp(t, "9 was written .*, and 3 after it, .* is passed over", r.stderr)
+	require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
+	r = sh(t, s, "ls /nvmecr", flags...)
+	assert.Equal(t, "ckpt.3\n", r.ok(t))
+	assert.Contains(t, r.stderr, ": 3, copied back from "+filepath.Join(dir, "default", "ckpt.3"))
+
+	r = sh(t, s, "echo 9 > /nvmecr/ckpt.9; echo 2 > /nvmecr/ckpt.2; "+s.Nvmecr+" latest", append(flags, "--keep", "1")...)
+	assert.Equal(t, "2\n", r.ok(t))
+	assert.Regexp(t, "passed over: 9 was written .*, and 2 after it", r.stderr)
+	assert.Equal(t, []string{"9 [store] true", "2 [store level2] true"}, on(), "the greatest number stays in the store: a clock may have been wrong")
 }

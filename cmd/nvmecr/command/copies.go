@@ -230,8 +230,8 @@ func supersede(level setLevel, put *drain.Set) error {
 	return err
 }
 
-// retain removes all but the newest o.keep checkpoints of a pattern from a level, and the one that was copied last: after a step back in a job, older
-// numbers are newer. A checkpoint that has lost parts of its copies does not count as kept, so that the newest whole one is never removed in its favor.
+// retain removes all but the newest o.keep checkpoints of a pattern from a level, and the one that was copied last, which is not the newest one if a
+// clock was set back. A checkpoint that has lost parts of its copies does not count as kept, so that the newest whole one is never removed in its favor.
 func (o *drainOptions) retain(level setLevel, pattern string, last *drain.Set) error {
 	sets, err := wholeSets(level)
 	if err != nil {

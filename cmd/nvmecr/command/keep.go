@@ -39,8 +39,7 @@ func parseRetention(text string) (k retention, err error) {
 }
 
 // apply removes checkpoints from the tree of a run, the oldest complete ones first. Before the end of the job, a
-// checkpoint that may still be written to neither counts nor is removed. The one that was written last stays, too: after a step back in a job, older
-// numbers are newer. mayRemove is asked before anything is removed.
+// checkpoint that may still be written to neither counts nor is removed. mayRemove is asked before anything is removed.
 func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Series) bool) error {
 	stored := slices.DeleteFunc(s.Stored(), func(c *drain.Checkpoint) bool { return !ended && !settled(c) })
 	if k == (retention{}) || len(stored) < 2 || k.count > 0 && len(stored) <= k.count {
@@ -54,7 +53,7 @@ func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Seri
 	if err != nil {
 		return err
 	}
-	for _, c := range k.surplus(stored, freeOfRanks(m.FS)) {
+	for _, c := range k.surplus(s.Pattern, stored, freeOfRanks(m.FS)) {
 		if !mayRemove(s) {
 			break
 		}
@@ -65,15 +64,22 @@ func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Seri
 	return errors.Join(err, m.Close())
 }
 
-// surplus returns the checkpoints to remove. stored are the complete ones, oldest first, and have is the free space.
-func (k retention) surplus(stored []*drain.Checkpoint, have int64) (list []*drain.Checkpoint) {
+// surplus returns the checkpoints to remove. stored are the complete ones, oldest first, and have is the free space. In addition to the newest ones the one with
+// the greatest number stays: if a clock was set back, it is the newest.
+func (k retention) surplus(pattern string, stored []*drain.Checkpoint, have int64) (list []*drain.Checkpoint) {
 	newest, count := stored[len(stored)-1], len(stored)
-	last := slices.MaxFunc(stored, func(a, b *drain.Checkpoint) int { return a.Ended().Compare(b.Ended()) })
-	for _, c := range stored[:len(stored)-1] {
+	sets := make([]checkpoint.Set, len(stored))
+	for i, c := range stored {
+		sets[i] = c.Set
+	}
+	greatest := checkpoint.Greatest(pattern, sets)
+	for i, c := range stored[:len(stored)-1] {
 		switch {
 		case k.count > 0 && count <= k.count || k.auto && have > spare*newest.Size():
 			return list
-		case c != last:
+		case i == greatest:
+			count--
+		default:
 			list = append(list, c)
 			count, have = count-1, have+c.Size() // approximate: ranks free the blocks later, when they learn of the removal
 		}

@@ -25,8 +25,9 @@ func TestSurplus(t *testing.T) {
 	}{
 		{retention{count: 2}, "1 2 3 4", 0, "[0 1]"},
 		{retention{count: 2}, "1 2", 0, "[]"},
-		{retention{count: 1}, "7 8 5 6", 0, "[0 2]"}, // 1 was written last, and 3 has the greatest number
-		{retention{count: 2}, "7 8 5 6", 0, "[0 2]"},
+		{retention{count: 1}, "7 8 5 6", 0, "[2 0]"}, // 1 was written last, and 3 has the greatest number
+		{retention{count: 2}, "7 8 5 6", 0, "[2]"},
+		{retention{count: 2}, "1 2 6 7 3 4 5", 0, "[0 1 4 5]"}, // 6 was written last, since a clock was set back
 		{retention{auto: true}, "1 2 3 4", 50, "[0 1]"},
 		{retention{auto: true}, "1 2 3 4", 150, "[0]"},
 		{retention{auto: true}, "1 2 3 4", 201, "[]"},
@@ -36,8 +37,9 @@ func TestSurplus(t *testing.T) {
 			minutes, _ := time.ParseDuration(text + "m")
 			stored = append(stored, &drain.Checkpoint{Set: checkpoint.Set{Name: fmt.Sprint(i), Files: []checkpoint.File{{Size: 100, Modified: begin.Add(minutes)}}}})
 		}
+		checkpoint.Sort("{step}", stored, func(c **drain.Checkpoint) *checkpoint.Set { return &(*c).Set })
 		var have []string
-		for _, old := range c.keep.surplus(stored, c.free) {
+		for _, old := range c.keep.surplus("{step}", stored, c.free) {
 			have = append(have, old.Name)
 		}
 		assert.Equal(t, c.want, fmt.Sprint(have), "%+v", c)

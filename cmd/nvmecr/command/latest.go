@@ -34,9 +34,9 @@ func newLatest() *cobra.Command {
 		Use:   "latest [flags] [PATTERN]",
 		Short: "Print the newest complete checkpoint, to restart from",
 		Long: `Prints the step of the newest checkpoint that is complete on every rank, as it
-is spelled in the names of its files. PATTERN is the path of these files with {step}
-in the place of the number; * is any text within a name, ** any path. With
-{name} in place of {step} the newest is the one that was written last. Without
+is spelled in the names of its files. The newest is the one that was written last, also
+if its number is smaller than that of another, as after going back to an earlier step. PATTERN is the path of these files with {step}
+in the place of the number, or {name} for any text; * is any text within a name, ** any path. Without
 PATTERN the names of all files are searched for such a number; where several kinds
 of files have one, a PATTERN is required.
 
@@ -147,6 +147,9 @@ func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern str
 	if last != set {
 		fmt.Fprintln(o.stderr, cli.OneLine(errors.New("passed over: "+incomplete(last))))
 	}
+	if other, ok := series.Overtaken(); ok {
+		fmt.Fprintln(o.stderr, cli.OneLine(errors.New("passed over: "+overtaken(other, set))))
+	}
 	if !o.files {
 		_, err := fmt.Fprintln(w, printable(set.Name))
 		return err
@@ -176,6 +179,12 @@ const maxMissing = 3
 // incomplete is a message about what a checkpoint lacks.
 func incomplete(s *checkpoint.Set) string {
 	return fmt.Sprintf("%s is incomplete: %s", s.Name, missing(s))
+}
+
+// overtaken is a message about a checkpoint with a greater number than the newest one.
+func overtaken(s, newest *checkpoint.Set) string {
+	text := func(s *checkpoint.Set) string { return s.Written().Local().Format(time.DateTime) }
+	return fmt.Sprintf("%s was written %s, and %s after it, %s", s.Name, text(s), newest.Name, text(newest))
 }
 
 // missing lists the files that a checkpoint lacks.

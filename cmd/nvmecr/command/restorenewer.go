@@ -34,6 +34,9 @@ func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, pr
 func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, proc store.Proc, s *drain.Series) (err error) {
 	say := func(c *drain.Checkpoint, where string) {
 		fmt.Fprintf(o.stderr, "nvmecr: newest complete checkpoint of %s: %s, %s\n", printable(s.Pattern), printable(c.Name), where)
+		if other, ok := plainSeries([]drain.Series{*s})[0].Overtaken(); ok {
+			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over\n", printable(overtaken(other, &c.Set)))
+		}
 	}
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		c := &s.Checkpoints[i]
