@@ -379,6 +379,12 @@ func Greatest(pattern string, sets []Set) int {
 	return greatest
 }
 
+// Follows reports whether a job wrote a set of the pattern after another one and going on from there: half of its bytes were written after the last change of the
+// other one, and its number is greater.
+func Follows(pattern string, s, other *Set) bool {
+	return s.Written().After(other.Ended()) && (isNamed(pattern) || compareNumbers(plain(s.Name), plain(other.Name)) > 0)
+}
+
 // Overtaken returns a complete set that was written before the newest one, and has a greater number: the job has gone back to an earlier step since then, or a
 // clock was wrong. ok is false if there is none.
 func (s *Series) Overtaken() (set *Set, ok bool) {

@@ -26,10 +26,11 @@ func TestKeep(t *testing.T) {
 	sh(t, s, "echo mine > /nvmecr/notes; "+writeSets, append(flags, "--size", "256M")...)
 	assert.Equal(t, []string{"200 [store level2] true", "300 [store] false"}, on())
 	sh(t, s, "mkdir /nvmecr/ck-400; for r in 0 1 2; do echo x > /nvmecr/ck-400/state.$r; echo x > /nvmecr/ck-400/grid.$r; done", flags...).ok(t)
-	assert.Equal(t, []string{"300 [store] false", "400 [store level2] true"}, on())
+	assert.Equal(t, []string{"400 [store level2] true"}, on(), "300 was interrupted, and is not written any more")
 	ls := call(t, s, "ls").ok(t)
 	assert.Contains(t, ls, "/notes", "what is no checkpoint stays")
 	assert.NotContains(t, ls, "/ck-200", "not even a directory")
+	assert.NotContains(t, ls, "/ck-300")
 
 	sh(t, s, "true", "--keep", "some").refused(t, "--keep", "auto")
 	s.View = config.ViewRank

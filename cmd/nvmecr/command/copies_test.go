@@ -86,18 +86,23 @@ func TestCheckShards(t *testing.T) {
 
 // newAreas returns three copy areas in memory.
 func newAreas(t *testing.T) []*drain.Level {
-	const size = 16 * nvmf.MiB
 	areas := make([]*drain.Level, 3)
 	for i := range areas {
-		dev, err := memdev.New(size, 4096, memdev.Options{})
-		require.NoError(t, err)
-		whole := microfs.Segment{Length: size}
-		require.NoError(t, microfs.Format(t.Context(), dev, whole, microfs.FormatOptions{Generation: 1}))
-		fs, err := microfs.Mount(t.Context(), dev, whole, microfs.Options{Generation: 1})
-		require.NoError(t, err)
-		areas[i] = drain.OpenArea(fs, fmt.Sprint("area ", i))
+		areas[i] = drain.OpenArea(newFS(t), fmt.Sprint("area ", i))
 	}
 	return areas
+}
+
+// newFS returns a file system in memory.
+func newFS(t *testing.T) *microfs.FS {
+	const size = 16 * nvmf.MiB
+	dev, err := memdev.New(size, 4096, memdev.Options{})
+	require.NoError(t, err)
+	whole := microfs.Segment{Length: size}
+	require.NoError(t, microfs.Format(t.Context(), dev, whole, microfs.FormatOptions{Generation: 1}))
+	fs, err := microfs.Mount(t.Context(), dev, whole, microfs.Options{Generation: 1})
+	require.NoError(t, err)
+	return fs
 }
 
 // TestRetain checks that the newest checkpoints of each level are kept. A checkpoint that has lost parts of its copies does not count.

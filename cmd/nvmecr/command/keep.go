@@ -38,11 +38,12 @@ func parseRetention(text string) (k retention, err error) {
 	return k, nil
 }
 
-// apply removes checkpoints from the tree of a run, the oldest complete ones first. Before the end of the job, a
+// apply removes checkpoints from the tree of a run: incomplete ones that were given up, and the oldest complete ones. Before the end of the job, a
 // checkpoint that may still be written to neither counts nor is removed. mayRemove is asked before anything is removed.
 func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Series) bool) error {
 	stored := slices.DeleteFunc(s.Stored(), func(c *drain.Checkpoint) bool { return !ended && !settled(c) })
-	if k == (retention{}) || len(stored) < 2 || k.count > 0 && len(stored) <= k.count {
+	givenUp := k.givenUp(s, stored, ended)
+	if k == (retention{}) || len(givenUp) == 0 && (len(stored) < 2 || k.count > 0 && len(stored) <= k.count) {
 		return nil
 	}
 	cfg, err := config.FromEnv(os.Getenv)
@@ -53,7 +54,11 @@ func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Seri
 	if err != nil {
 		return err
 	}
-	for _, c := range k.surplus(s.Pattern, stored, freeOfRanks(m.FS)) {
+	have := freeOfRanks(m.FS)
+	for _, c := range givenUp {
+		have += c.Size()
+	}
+	for _, c := range append(givenUp, k.surplus(s.Pattern, stored, have)...) {
 		if !mayRemove(s) {
 			break
 		}
@@ -64,7 +69,24 @@ func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Seri
 	return errors.Join(err, m.Close())
 }
 
-// surplus returns the checkpoints to remove. stored are the complete ones, oldest first, and have is the free space. In addition to the newest ones the one with
+// givenUp returns the incomplete checkpoints that a job no longer writes: they have smaller numbers than each of the newest complete ones that stay, and none
+// of their files has been changed since these were written. stored are the complete ones, oldest first. ended is true after the end of the job.
+func (k retention) givenUp(s *drain.Series, stored []*drain.Checkpoint, ended bool) (list []*drain.Checkpoint) {
+	n := max(k.count, 1)
+	if len(stored) < n {
+		return nil
+	}
+	for i := range s.Checkpoints {
+		c := &s.Checkpoints[i]
+		follows := func(newer *drain.Checkpoint) bool { return checkpoint.Follows(s.Pattern, &newer.Set, &c.Set) }
+		if c.Stored && !c.Complete() && (ended || settled(c)) && !slices.ContainsFunc(stored[len(stored)-n:], func(newer *drain.Checkpoint) bool { return !follows(newer) }) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// surplus returns the complete checkpoints to remove. stored are the complete ones, oldest first, and have is the free space. In addition to the newest ones the one with
 // the greatest number stays: if a clock was set back, it is the newest.
 func (k retention) surplus(pattern string, stored []*drain.Checkpoint, have int64) (list []*drain.Checkpoint) {
 	newest, count := stored[len(stored)-1], len(stored)
@@ -128,10 +150,13 @@ func freeOfRanks(files vfs.FS) int64 {
 	return int64(st.Free-min(st.Avail, st.Free)) * int64(st.Hugeblock)
 }
 
-// removeFiles removes the files of a checkpoint, and those of its directories that become empty.
+// removeFiles removes the files of a checkpoint, and those of its directories that become empty. Files that the job has changed since they were listed stay.
 func removeFiles(files vfs.FS, pattern string, list []checkpoint.File) error {
 	shared := 1 + strings.Count(strings.TrimPrefix(pattern[:strings.IndexByte(pattern, '{')], "/"), "/") // depth of the directories above the checkpoint, with the root
 	for _, f := range list {
+		if a, err := files.Stat(microfs.RootIno, f.Path, false); err == nil && (a.Size != f.Size || !a.Mtime.Equal(f.Modified)) {
+			continue
+		}
 		if err := files.Unlink(microfs.RootIno, f.Path); err != nil && !errors.Is(err, syscall.ENOENT) {
 			return fmt.Errorf("%s: %w", f.Path, err)
 		}

@@ -3,15 +3,20 @@ package command
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"nvmecr/checkpoint"
 	"nvmecr/drain"
+	"nvmecr/internal/vfs"
+	"nvmecr/microfs"
 )
 
 // TestSurplus checks which checkpoints are removed from a store.
@@ -44,6 +49,77 @@ func TestSurplus(t *testing.T) {
 		}
 		assert.Equal(t, c.want, fmt.Sprint(have), "%+v", c)
 	}
+}
+
+// TestGivenUp checks which incomplete checkpoints are removed.
+func TestGivenUp(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		keep retention
+		sets string // names, with - if incomplete, in the order in which they were written, one in a minute
+		want string
+	}{
+		{retention{count: 1}, "1- 2 3- 4", "[1 3]"},
+		{retention{count: 2}, "1- 2 3- 4", "[1]"},
+		{retention{auto: true}, "1- 2 3- 4", "[1 3]"},
+		{retention{count: 2}, "1- 4", "[]"},       // one complete one is too few
+		{retention{count: 1}, "1- 3-", "[]"},      // none is complete
+		{retention{count: 1}, "2 3-", "[]"},       // it may still be written
+		{retention{count: 1}, "1 3- 2", "[]"},     // after a restart from 1 the job is about to write it again
+		{retention{count: 1}, "1 3- 2 3", "[]"},   // has been written again
+		{retention{count: 1}, "1- 3 2", "[1]"},    // a step back
+		{retention{count: 2}, "5 6 2- 1 3", "[]"}, // 2 was begun after the step back
+		{retention{count: 2}, "5 6 2- 1 3 4", "[2]"},
+	} {
+		s := &drain.Series{Pattern: "ckpt.{step}"}
+		fields := strings.Fields(c.sets)
+		for i, text := range fields {
+			name, incomplete := strings.CutSuffix(text, "-")
+			at := now.Add(time.Duration(i-len(fields)) * time.Minute)
+			set := checkpoint.Set{Name: name, Files: []checkpoint.File{{Size: 100, Created: at, Modified: at}}}
+			if incomplete {
+				set.Missing = []checkpoint.Part{{Rank: 1}}
+			}
+			s.Checkpoints = slices.DeleteFunc(s.Checkpoints, func(old drain.Checkpoint) bool { return old.Name == name }) // written again
+			s.Checkpoints = append(s.Checkpoints, drain.Checkpoint{Set: set, Stored: true})
+		}
+		var have []string
+		for _, old := range c.keep.givenUp(s, s.Stored(), false) {
+			have = append(have, old.Name)
+		}
+		assert.Equal(t, c.want, fmt.Sprint(have), "%+v", c)
+	}
+	late := &drain.Series{Pattern: "ckpt.{step}", Checkpoints: []drain.Checkpoint{
+		{Set: checkpoint.Set{Name: "1", Missing: []checkpoint.Part{{Rank: 1}}, Files: []checkpoint.File{{Size: 1, Created: now.Add(-3 * time.Minute), Modified: now.Add(-time.Minute)}}}, Stored: true},
+		{Set: checkpoint.Set{Name: "2", Files: []checkpoint.File{{Size: 1, Created: now, Modified: now}}}, Stored: true},
+	}}
+	assert.Empty(t, retention{count: 1}.givenUp(late, late.Stored(), false), "a checkpoint that took longer to write than it has been unchanged")
+	assert.Len(t, retention{count: 1}.givenUp(late, late.Stored(), true), 1)
+}
+
+// TestRemoveChanged checks that a file which the job has changed since it was listed is not removed.
+func TestRemoveChanged(t *testing.T) {
+	files := vfs.Microfs(newFS(t))
+	var list []checkpoint.File
+	for _, name := range []string{"/ck-1/a", "/ck-1/b"} {
+		_ = files.Mkdir(microfs.RootIno, "/ck-1", 0o700)
+		f, err := files.Open(microfs.RootIno, name, syscall.O_WRONLY|syscall.O_CREAT, 0o600)
+		require.NoError(t, err)
+		a, err := f.Stat()
+		require.NoError(t, err)
+		list = append(list, checkpointFile(0, name, a))
+		if name == "/ck-1/b" {
+			_, err = f.WriteAt([][]byte{[]byte("again")}, 0)
+			require.NoError(t, err)
+		}
+		require.NoError(t, f.Close())
+	}
+	require.NoError(t, removeFiles(files, "ck-{step}/**", list))
+	_, err := files.Stat(microfs.RootIno, "/ck-1/a", false)
+	require.ErrorIs(t, err, syscall.ENOENT)
+	_, err = files.Stat(microfs.RootIno, "/ck-1/b", false)
+	require.NoError(t, err)
+	require.NoError(t, files.Unlink(microfs.RootIno, "/ck-1/b"))
 }
 
 // TestMayRemove checks that without a pattern of the user only files that are evidently checkpoints are removed, and that others are named once.
