@@ -74,6 +74,7 @@ type Part struct {
 	Path string // "" if the rank has no file of the set, and the expected path is unknown
 	Open bool   // the file is there, but its writer has not closed it
 	Lost bool   // the file is there, but not all of its bytes
+	Away bool   // the file is there, but a target with bytes of it cannot be reached
 }
 
 // String describes the missing file: "melt.400.0 of rank 0 was not closed".
@@ -87,6 +88,9 @@ func (p Part) String() string {
 	}
 	if p.Lost {
 		return path + " has lost bytes"
+	}
+	if p.Away {
+		return path + " is on a target that cannot be reached"
 	}
 	if p.Open {
 		return path + " was not closed"

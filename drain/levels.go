@@ -42,6 +42,34 @@ func (s *Series) Newest() *Checkpoint {
 	return nil
 }
 
+// Away notes that files of a checkpoint in the store are on a target that cannot be reached now. The checkpoint counts as complete only if another level has
+// these files.
+func (c *Checkpoint) Away(is func(*checkpoint.File) bool) {
+	if !c.InStore() {
+		return
+	}
+	var missing []checkpoint.Part
+	for i := range c.Files {
+		if f := &c.Files[i]; is(f) {
+			missing = append(missing, checkpoint.Part{Rank: f.Rank, Path: f.Path, Away: true})
+		}
+	}
+	if len(missing) == 0 {
+		return
+	}
+	c.Stored, c.Elsewhere = false, false
+	if c.Copied != nil {
+		for i := range c.Copied.Files {
+			if f := &c.Copied.Files[i]; is(&checkpoint.File{Rank: f.Rank, Path: f.Path}) {
+				c.Need = append(c.Need, i)
+			}
+		}
+	}
+	if c.Drained == nil && !c.Recoverable() {
+		c.Missing = append(c.Missing, missing...)
+	}
+}
+
 // Recoverable reports whether copies have the files of the checkpoint that the store lacks.
 func (c *Checkpoint) Recoverable() bool {
 	return c.Copied != nil && len(c.Copied.uncopied(c.Need)) == 0

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -170,6 +171,44 @@ func TestMergeIncomplete(t *testing.T) {
 			assert.True(t, got.Complete())
 			assert.Equal(t, c.lacking, got.Lacking)
 			assert.Equal(t, c.inStore, got.InStore())
+		})
+	}
+}
+
+// TestAway checks that a checkpoint with files that cannot be reached now is complete only if another level has them.
+func TestAway(t *testing.T) {
+	s, m, _ := ofRanks(t, "400", 3, 10)
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{})
+	require.NoError(t, err)
+	list := []checkpoint.Series{{Pattern: s.Pattern, Sets: []checkpoint.Set{{Name: s.Name, Files: s.asFiles()}}}}
+	isAway := func(f *checkpoint.File) bool { return f.Path == "/melt.400.1" }
+	for _, c := range []struct {
+		name     string
+		on       []string
+		drained  []Set
+		complete bool
+	}{
+		{"only in the store", nil, nil, false},
+		{"copies", []string{"a", "b", "c"}, nil, true},
+		{"copies without that of the file", []string{"a", "b"}, nil, false},
+		{"second level", nil, []Set{*s}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var copied []Set
+			if c.on != nil {
+				without := slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return slices.Contains(c.on, name) })
+				copied, err = fleet.mount(t, true, without...).Sets()
+				require.NoError(t, err)
+			}
+			got := &Merge(list, s.asFiles(), copied, c.drained, "")[0].Checkpoints[0]
+			require.True(t, got.InStore() && got.Complete())
+			got.Away(func(*checkpoint.File) bool { return false })
+			require.True(t, got.InStore() && got.Complete())
+			got.Away(isAway)
+			assert.False(t, got.InStore())
+			assert.False(t, got.Protected())
+			assert.Equal(t, c.complete, got.Complete(), got.Missing)
 		})
 	}
 }

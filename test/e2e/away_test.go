@@ -165,6 +165,13 @@ func TestOneTargetAwayOutside(t *testing.T) {
 				assert.Equal(t, "of rank "+rank+"\n", string(have[name]), r.stderr)
 			}
 			assert.Len(t, have, 2)
+			r = call(t, s, append(append([]string{"checkpoints"}, targets...), "f{step}")...)
+			assert.Equal(t, 1, r.code)
+			complete := map[config.View]int{config.ViewRank: 0, config.ViewJob: 2}[view] // in a tree each is of one rank
+			assert.Equal(t, complete, strings.Count(r.stdout, " yes\n"), r.stdout)
+			if view == config.ViewJob {
+				assert.Contains(t, r.stdout, "no: f1 of rank 1 is on a target that cannot be reached")
+			}
 			assert.Equal(t, 2, call(t, s, append(append([]string{"latest"}, targets...), "f{step}")...).code, "it cannot be told")
 		})
 	}

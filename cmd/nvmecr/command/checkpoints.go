@@ -46,6 +46,11 @@ of another target may take the checkpoint.`,
 			if err != nil {
 				return err
 			}
+			for i := range list {
+				for j := range list[i].Checkpoints {
+					list[i].Checkpoints[j].Away(func(f *checkpoint.File) bool { return o.awayFiles[f.Path] })
+				}
+			}
 			if o.json {
 				err = printJSON(cmd.OutOrStdout(), newLeveled(list, o.lastVerified()))
 			} else {

@@ -223,6 +223,7 @@ type latestPart struct {
 	Path string `json:"path,omitempty"`
 	Open bool   `json:"open,omitempty"` // it exists, but was not closed
 	Lost bool   `json:"lost,omitempty"` // it exists, but bytes of it are lost
+	Away bool   `json:"away,omitempty"` // it exists, but a target with bytes of it cannot be reached
 }
 
 type latestFile struct {
@@ -253,7 +254,7 @@ func newSet(s *checkpoint.Set) latestSet {
 		Name: s.Name, Complete: s.Complete(), Ranks: s.Ranks(), Size: s.Size(), Begun: s.Begun(), Ended: s.Ended(),
 	}
 	for _, p := range s.Missing {
-		part := latestPart{Path: p.Path, Open: p.Open, Lost: p.Lost}
+		part := latestPart{Path: p.Path, Open: p.Open, Lost: p.Lost, Away: p.Away}
 		if p.Rank >= 0 {
 			part.Rank = &p.Rank
 		}

@@ -43,6 +43,7 @@ type reader struct {
 	lowerPriority func() // called by goroutines that read ahead, before they begin; or nil
 
 	failed  bool         // an error was reported
+	away    bool         // a target cannot be reached
 	broken  map[int]bool // ranks whose partitions cannot be read
 	written int          // partitions that were mounted, in all calls of each
 }
@@ -82,7 +83,7 @@ func (r *reader) open(cmd *cobra.Command) error {
 	if len(parts) > 0 { // a replaced target has no partitions
 		r.size = max(r.size, parts[0].JobSize)
 	}
-	if away { // read the others
+	if r.away = away; away { // read the others
 		r.fail(err)
 		r.size = parts[0].JobSize
 		if !r.ofTree() { // a tree is read as far as possible

@@ -22,6 +22,8 @@ type setReader struct {
 	writers []int
 	lost    lostFiles         // files of a tree that have lost bytes; nil if unknown
 	files   []checkpoint.File // the files that series has listed
+	// awayFiles are the files of a tree with bytes on a target that cannot be reached.
+	awayFiles map[string]bool
 }
 
 func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -20,11 +21,19 @@ import (
 // noRank is the rank of a file of a tree that no single rank has written.
 const noRank = -1
 
+// isAway reports whether the partition of a rank is on a target that cannot be reached.
+func (r *reader) isAway(rank int) bool {
+	_, there := r.targetOf[rank]
+	return r.away && !there
+}
+
 // treeWriters records which ranks have written the files of a tree.
 type treeWriters struct {
 	writer map[microfs.Ino]int // the only rank with bytes of the file; noRank if several have some
 	sizes  []checkpoint.Size   // the number of ranks over time
 	lost   lostFiles
+	away   map[microfs.Ino]bool // files with bytes in partitions that cannot be reached
+	noted  map[string]bool      // their paths
 }
 
 // lostFiles are the files of a tree that have lost bytes with a target, with the times of their last change. nil
@@ -88,14 +97,27 @@ func (o *setReader) listTree(ctx context.Context) (files []checkpoint.File, size
 	if err == nil && o.lost == nil {
 		o.lost, err = lostOfTree(ctx, o.cfg, singleton)
 	}
+	if err == nil && o.away {
+		err = w.findAway(singleton.FS, o.isAway)
+	}
 	if err == nil {
 		w.lost = o.lost
 		files, err = w.files(singleton.FS)
+		o.awayFiles = w.noted
 	}
 	if err = errors.Join(err, singleton.Close()); err != nil {
 		return nil, nil, err
 	}
 	return files, w.sizes, nil
+}
+
+// findAway finds the files with bytes in partitions that cannot be reached.
+func (w *treeWriters) findAway(fs *microfs.FS, isAway func(rank int) bool) error {
+	w.away, w.noted = map[microfs.Ino]bool{}, map[string]bool{}
+	return fs.EachRange(func(a microfs.Attr, ranges []microfs.Range) error {
+		w.away[a.Ino] = slices.ContainsFunc(ranges, func(r microfs.Range) bool { return isAway(int(r.Partition)) })
+		return nil
+	})
 }
 
 // files returns the files of the tree, from the index that w was read from.
@@ -104,6 +126,9 @@ func (w *treeWriters) files(fs *microfs.FS) (files []checkpoint.File, err error)
 		if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 			f := checkpointFile(w.rank(a), name, a)
 			f.Lost = w.lost.has(a)
+			if w.away[a.Ino] {
+				w.noted[name] = true
+			}
 			files = append(files, f)
 		}
 		return nil
