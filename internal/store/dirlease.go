@@ -41,6 +41,7 @@ type DirectoryLease struct {
 	dir, file string // paths
 	me        runrecord.Record
 	say       func(format string, args ...any)
+	mine      func(*runrecord.Record) bool // not nil: only for DirectoryIdle
 	stop      context.CancelFunc
 	ended     sync.WaitGroup
 }
@@ -64,6 +65,18 @@ func takeDirectory(ctx context.Context, cfg *config.Config, dir, file string, ov
 	return l, nil
 }
 
+// DirectoryIdle returns a *DirectoryInUseError if a run uses a directory that is not one of some store, as TakeDirectory does. It marks nothing. mine reports
+// whether a run is of the store.
+func DirectoryIdle(ctx context.Context, dir, file string, mine func(*runrecord.Record) bool, say func(format string, args ...any)) error {
+	return directoryIdle(ctx, dir, file, mine, say, beatInterval)
+}
+
+func directoryIdle(ctx context.Context, dir, file string, mine func(*runrecord.Record) bool, say func(format string, args ...any), beat time.Duration) error {
+	l := &DirectoryLease{dir: dir, file: filepath.Join(dir, file), say: say, mine: mine}
+	l.me = runrecord.Record{Holder: self(uuid.Nil), Interval: beat}
+	return l.take(ctx, false, func(uuid.UUID) bool { return false })
+}
+
 // take writes the file as soon as no other run uses the directory.
 func (l *DirectoryLease) take(ctx context.Context, takeover bool, over func(run uuid.UUID) bool) error {
 	var before mark
@@ -72,12 +85,14 @@ func (l *DirectoryLease) take(ctx context.Context, takeover bool, over func(run 
 	for {
 		now, err := read(l.file)
 		switch {
+		case errors.Is(err, fs.ErrNotExist) && l.mine != nil:
+			return nil
 		case errors.Is(err, fs.ErrNotExist):
 			if err := l.write(os.O_EXCL); !errors.Is(err, fs.ErrExist) {
 				return nil
 			}
 			continue
-		case err != nil, now.run.Run == l.me.Run:
+		case err != nil, now.run.Run == l.me.Run, l.mine != nil && l.mine(&now.run):
 			return nil
 		}
 		interval := min(max(cmp.Or(now.run.Interval, l.me.Interval), minInterval), maxInterval)
@@ -85,7 +100,7 @@ func (l *DirectoryLease) take(ctx context.Context, takeover bool, over func(run 
 		verdict, waited := judge(&runrecord.Found{Record: &now.run}), !begin.IsZero()
 		switch {
 		case takeover, over(now.run.Run), verdict == runOver, l.rebooted(&now.run), waited && now.same(before) && time.Since(begin) >= patience:
-			if !l.remove(now, takeover) {
+			if l.mine != nil || !l.remove(now, takeover) {
 				return nil
 			}
 			continue

@@ -80,6 +80,24 @@ func TestDirectoryLease(t *testing.T) {
 		beating.Wait()
 		require.ErrorAs(t, err, new(*DirectoryInUseError))
 	})
+	t.Run("without a mark of one's own", func(t *testing.T) {
+		dir := t.TempDir()
+		idle := func(mine uuid.UUID) error {
+			return directoryIdle(t.Context(), dir, ".run", func(r *runrecord.Record) bool { return r.Run == mine }, t.Logf, beat)
+		}
+		require.NoError(t, idle(uuid.Nil))
+		assert.NoFileExists(t, filepath.Join(dir, ".run"))
+		_, _, err := take(t, cfg, dir, none)
+		require.NoError(t, err)
+		require.NoError(t, idle(cfg.Run))
+		require.ErrorAs(t, idle(uuid.Nil), new(*DirectoryInUseError))
+		require.ErrorAs(t, idle(aRun(t, cfg, cfg.Run).Run), new(*DirectoryInUseError))
+		assert.Equal(t, cfg.Run, owner(dir).Run)
+		dir = t.TempDir()
+		r := other(t, dir, func(*runrecord.Record) {}) // a dead one
+		require.NoError(t, idle(uuid.Nil))
+		assert.Equal(t, r.Run, owner(dir).Run, "the mark stays")
+	})
 	t.Run("a dead run's on another host", func(t *testing.T) {
 		dir := t.TempDir()
 		other(t, dir, func(r *runrecord.Record) { r.Interval = 10 * beat }) // the line comes in the second to fourth interval

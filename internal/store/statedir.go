@@ -316,6 +316,16 @@ func (d *StateDir) Lock() (*DirLock, error) {
 	}
 }
 
+// Holder returns the process that has taken the lock, or took it last; the zero Holder if none has.
+func (d *StateDir) Holder() microfs.Holder {
+	f, err := os.Open(filepath.Join(d.Path, "lock"))
+	if err != nil {
+		return microfs.Holder{}
+	}
+	defer f.Close() // only read
+	return readHolder(f)
+}
+
 // InUse reports whether a run, or the embedded target of one, holds the lock.
 func (d *StateDir) InUse() (bool, error) {
 	f, err := os.Open(filepath.Join(d.Path, "lock"))

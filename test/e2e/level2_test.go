@@ -286,6 +286,27 @@ func TestDrainFromHosts(t *testing.T) {
 	assert.Contains(t, strings.Join(job.Stderr.Lines(), "\n"), "copied to "+filepath.Join(dir, "hosts/step-1")+", by 3 hosts")
 }
 
+// TestDrainBesideRun checks that a drain by hand copies checkpoints of the store of the run that uses the second level, and is refused for another store of the
+// same name.
+func TestDrainBesideRun(t *testing.T) {
+	t.Parallel()
+	s, other := newStage(t), newStage(t)
+	s.View, other.View = config.ViewJob, config.ViewJob
+	dir := filepath.Join(s.Dir, "lustre")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	sh(t, other, "echo other > /nvmecr/step-1", "--size", "64M").ok(t)
+	fifo := fifo(t, s, "go")
+	job, err := s.Start([]string{s.Nvmecr, "run", "--size", "64M", "--level2", dir, "--level2-every", "1000", "--", "sh", "-c", "echo mine > /nvmecr/step-1; echo up; read x < " + fifo})
+	require.NoError(t, err)
+	awaitLines(t, job, 1)
+	call(t, other, "drain", "--level2", dir, "--keep", "1").refused(t, "second level "+filepath.Join(dir, "default")+" is in use by process ", "--name")
+	assert.NoDirExists(t, filepath.Join(dir, "default", "step-1"))
+	assert.Contains(t, call(t, s, "drain", "--level2", dir).ok(t), "1: 1 file of 5 B copied")
+	send(t, fifo)
+	require.NoError(t, job.Wait(t.Context()))
+	assert.Contains(t, call(t, other, "drain", "--level2", dir).ok(t), "1: 1 file of 6 B copied", "after the end of the run")
+}
+
 // TestDrainInTime checks that a run copies complete checkpoints at once on a signal that announces its end, while the job continues.
 func TestDrainInTime(t *testing.T) {
 	t.Parallel()

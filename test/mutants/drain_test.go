@@ -157,6 +157,9 @@ var editsOfDrain = []edit{
 `, `			return nil
 `,
 		"TestDirectoryLease", ""},
+	{"store: who only looks removes the mark of a run", "internal/store/dirlease.go",
+		`if l.mine != nil || !l.remove(now, takeover) {`, `if !l.remove(now, takeover) {`,
+		"TestDirectoryLease", ""},
 	{"drain: what a store has lost is not copied back from the second level", "drain/levels.go",
 		`c.Drained, c.Lacking = d, c.compare(d, s, stored)`, `c.Drained, c.Lacking = d, nil`,
 		"TestMergeIncomplete", ""},

@@ -87,6 +87,9 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 	if err == nil {
 		err = checkIncremental(o.cfg, o.level)
 	}
+	if err == nil {
+		err = o.checkIdle(cmd.Context())
+	}
 	if err != nil {
 		return err
 	}

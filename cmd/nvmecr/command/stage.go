@@ -7,10 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"nvmecr/drain"
 	"nvmecr/drain/s3"
 	"nvmecr/internal/config"
+	"nvmecr/internal/runrecord"
 	"nvmecr/internal/store"
+	"nvmecr/microfs"
 )
 
 // checkFresh refuses to start a store over while the second level has checkpoints of the store. The next run would continue from the
@@ -42,6 +46,32 @@ func (o *runOptions) takeLevel2(ctx context.Context) (leave func(), err error) {
 		return nil, err
 	}
 	return lease.End, nil
+}
+
+// checkIdle refuses to copy to the second level of a store while the run of another store of the same name uses it.
+func (o *drainOptions) checkIdle(ctx context.Context) error {
+	if strings.HasPrefix(o.cfg.Level2, s3.Scheme) {
+		return nil
+	}
+	dir := filepath.Join(o.cfg.Level2, o.cfg.Name)
+	if _, err := os.Stat(filepath.Join(dir, drain.RunFile)); err != nil {
+		return nil // no run uses it
+	}
+	own, err := uuid.Parse(os.Getenv(config.RunVariable))
+	var local microfs.Holder // the run of an embedded store, which has no record in the store
+	if err != nil {          // outside of a run
+		run, _ := store.InProgress(ctx, o.cfg) // the error of a target has been reported
+		if run != nil {
+			own = run.Run
+		}
+		if state, err := store.FindStateDir(o.cfg.Name); err == nil {
+			local = state.Holder()
+		}
+	}
+	mine := func(r *runrecord.Record) bool {
+		return r.Run == own || r.PID == local.PID && r.Start == local.Start && r.Boot == local.Boot && r.PIDSpace == local.PIDSpace
+	}
+	return store.DirectoryIdle(ctx, dir, drain.RunFile, mine, lineLogger(o.stderr))
 }
 
 // stage restores the newest checkpoint from copies or the second level before the job, if the store does not have it.
