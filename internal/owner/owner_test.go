@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -217,6 +218,21 @@ func TestOwnerEnds(t *testing.T) {
 		require.NoError(t, err, "the socket file of the dead owner is in the way: %s", how)
 		require.NoError(t, l.Release())
 	}
+}
+
+// TestNoSIGPIPE checks that a message to a process that has ended is an error, and no signal, which would kill an application.
+func TestNoSIGPIPE(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGPIPE, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(fds[1]))
+	conn := os.NewFile(uintptr(fds[0]), "connection")
+	assert.ErrorIs(t, send(conn, newMessage(verbYield, "")), syscall.EPIPE)
+	require.NoError(t, conn.Close())
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGWINCH))
+	assert.Equal(t, syscall.SIGWINCH, <-signals, "the first signal")
 }
 
 // TestForkedChildKeepsNothing checks that a forked child has the owner's descriptors, but not its lock.

@@ -142,7 +142,7 @@ func (l *Lock) answer(conn *os.File) {
 	case verb == verbDivide && len(what) >= 4:
 		status, text = l.divide(binary.LittleEndian.Uint32([]byte(what)), what[4:])
 	}
-	_, _ = conn.Write(newMessage(status, text)) // fails if the peer has ended
+	_ = send(conn, newMessage(status, text)) // fails if the peer has ended
 }
 
 // OnDivide sets the function that divides the store among a number of ranks, by a mapping, when another process
@@ -202,7 +202,7 @@ func ask(ctx context.Context, name string, request []byte, free func() bool) (st
 		return 0, "", err
 	}
 	defer conn.Close()
-	if _, err := conn.Write(request); err != nil {
+	if err := send(conn.(*net.UnixConn), request); err != nil {
 		return 0, "", err
 	}
 	status, text, err = readMessage(func(b []byte) error {
@@ -226,4 +226,33 @@ func ask(ctx context.Context, name string, request []byte, free func() bool) (st
 		return 0, "", fmt.Errorf("%s: %w", name, err)
 	}
 	return status, text, nil
+}
+
+// send writes a message without SIGPIPE if the other end has gone. A thread of an application blocks its signals while it is in a call of the
+// library, and would be killed by SIGPIPE when the call returns.
+func send(conn syscall.Conn, b []byte) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		b, failed = sendSome(int(fd), b)
+		return failed != unix.EAGAIN
+	})
+	return errors.Join(err, failed)
+}
+
+// sendSome writes what the socket takes, and returns the rest.
+func sendSome(fd int, b []byte) (rest []byte, err error) {
+	for len(b) > 0 {
+		n, err := unix.SendmsgN(fd, b, nil, nil, unix.MSG_NOSIGNAL)
+		switch {
+		case err == nil:
+			b = b[n:]
+		case err != unix.EINTR:
+			return b, err
+		}
+	}
+	return nil, nil
 }

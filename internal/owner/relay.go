@@ -80,31 +80,12 @@ func (c *Relays) Listen(finish func()) error {
 				return
 			}
 			finish()
-			if reply(conn) != nil {
+			if send(conn, []byte{0}) != nil {
 				return
 			}
 		}
 	})
 	return nil
-}
-
-// reply sends a byte, without SIGPIPE if the other end has gone.
-func reply(conn *os.File) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Write(func(fd uintptr) bool {
-		failed = tell(int(fd))
-		return failed != unix.EAGAIN
-	})
-	return errors.Join(err, failed)
-}
-
-func tell(fd int) error {
-	_, err := unix.SendmsgN(fd, []byte{0}, nil, nil, unix.MSG_NOSIGNAL)
-	return err
 }
 
 // Close undoes Listen.
@@ -197,7 +178,7 @@ func (c *Relays) hangUp(file string) {
 // ask waits until one process has answered. After an error the connection is not used again.
 func (c *Relays) ask(file string) error {
 	fd := c.asked[file]
-	if err := tell(fd); err != nil {
+	if _, err := sendSome(fd, []byte{0}); err != nil {
 		return err
 	}
 	end := time.Now().Add(cmp.Or(c.Timeout, time.Minute))
