@@ -22,6 +22,14 @@ const library = "libnvmecr.so"
 // are those of mpirun's environment.
 const ompiEnvList = "OMPI_MCA_mca_base_env_list"
 
+// Of the components that Open MPI's OMPIO has for collective I/O, vulcan reads and writes the bytes between those of its rank without a lock. With
+// several aggregators (cb_nodes) these are bytes that another aggregator writes in the same call: vulcan loses some of them now and then on local file
+// systems, and mostly in one tree. The other components do not. mpirun passes OMPI variables to other hosts.
+const (
+	ompiCollective = "OMPI_MCA_fcoll"
+	notVulcan      = "^vulcan"
+)
+
 // Library returns the path of the preload library, which package installed finds. A path that LD_PRELOAD cannot contain is an error.
 func Library() (string, error) {
 	path, err := installed.Find(library)
@@ -32,7 +40,8 @@ func Library() (string, error) {
 	return path, err
 }
 
-// Environ returns base with the preload library and the settings of cfg, which replace those in base.
+// Environ returns base with the preload library and the settings of cfg, which replace those in base. It excludes a component of Open MPI that
+// loses bytes, unless base chooses the component.
 func Environ(cfg *config.Config, base []string, library string) []string {
 	env := cfg.Environ(base)
 	preload := lookup(env, "LD_PRELOAD")
@@ -41,6 +50,9 @@ func Environ(cfg *config.Config, base []string, library string) []string {
 		preload = library
 	case !slices.Contains(strings.FieldsFunc(preload, preloadSeparator), library):
 		preload = library + ":" + preload
+	}
+	if lookup(env, ompiCollective) == "" {
+		env = set(env, ompiCollective, notVulcan)
 	}
 	return set(env, "LD_PRELOAD", preload)
 }

@@ -40,6 +40,13 @@ func TestPreloadIsPrepended(t *testing.T) {
 	}
 }
 
+// TestCollectiveComponent checks that OMPIO's component vulcan is not used, unless the user has chosen a component.
+func TestCollectiveComponent(t *testing.T) {
+	cfg := configured(t, here)
+	assert.Equal(t, "^vulcan", lookup(Environ(cfg, nil, "/x/libnvmecr.so"), "OMPI_MCA_fcoll"))
+	assert.Equal(t, "vulcan", lookup(Environ(cfg, []string{"OMPI_MCA_fcoll=vulcan"}, "/x/libnvmecr.so"), "OMPI_MCA_fcoll"))
+}
+
 func TestCarryToOtherHosts(t *testing.T) {
 	// A launcher that is OpenMPI's under another name, and one that is not.
 	bin := t.TempDir()

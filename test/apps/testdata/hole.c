@@ -92,7 +92,7 @@ static void try(const char *path, MPI_Info info, void (*collective)(MPI_File), c
 int main(int argc, char **argv)
 {
 	char path[4096];
-	MPI_Info buffered;
+	MPI_Info buffered, two;
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -100,12 +100,25 @@ int main(int argc, char **argv)
 	MPI_Info_create(&buffered);
 	MPI_Info_set(buffered, "romio_cb_write", "enable");
 	MPI_Info_set(buffered, "cb_buffer_size", "16384");
-	for (int i = 0; i < 3; i++) {
-		snprintf(path, sizeof path, "%s/hole%d", argv[1], i);
-		try(path, i == 1 ? buffered : MPI_INFO_NULL, i == 0 ? write_all : i == 1 ? write_at_all : write_in_two_calls,
-		    i == 0 ? "one call" : i == 1 ? "several rounds" : "two calls");
+	MPI_Info_create(&two);
+	MPI_Info_set(two, "romio_cb_write", "enable");
+	MPI_Info_set(two, "cb_nodes", "2");
+	const struct {
+		const char *what;
+		MPI_Info info;
+		void (*collective)(MPI_File);
+	} cases[] = {
+		{ "one call", MPI_INFO_NULL, write_all },
+		{ "several rounds", buffered, write_at_all },
+		{ "two calls", MPI_INFO_NULL, write_in_two_calls },
+		{ "two aggregators", two, write_all },
+	};
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+		snprintf(path, sizeof path, "%s/hole%u", argv[1], i);
+		try(path, cases[i].info, cases[i].collective, cases[i].what);
 	}
 	MPI_Info_free(&buffered);
+	MPI_Info_free(&two);
 	MPI_Finalize();
 	return 0;
 }
