@@ -101,6 +101,43 @@ static void hdf5(int write, int chunked, int filled)
 	NEED(H5Pclose(access) >= 0 && H5Pclose(together) >= 0 && H5Pclose(properties) >= 0);
 }
 
+/* Compressed chunks of several ranks each, written collectively three times, by other ranks each time, and without MPI_Barrier or a flush in between. One rank
+ * at a time has a chunk: it reads what the last one has written, and the bytes of the others come as messages. */
+static void compressed(int write)
+{
+	enum { ROUNDS = 3 };
+	static double wanted[ROWS][COLUMNS];
+	hsize_t dims[] = {ROWS, COLUMNS}, chunk[] = {50, 100}, start[] = {(hsize_t)first, 0}, count[] = {(hsize_t)rows, COLUMNS};
+	hid_t access = H5Pcreate(H5P_FILE_ACCESS), together = H5Pcreate(H5P_DATASET_XFER), properties = H5Pcreate(H5P_DATASET_CREATE);
+
+	NEED(H5Pset_fapl_mpio(access, MPI_COMM_WORLD, MPI_INFO_NULL) >= 0 && H5Pset_dxpl_mpio(together, H5FD_MPIO_COLLECTIVE) >= 0);
+	NEED(H5Pset_obj_track_times(properties, 0) >= 0 && H5Pset_chunk(properties, 2, chunk) >= 0 && H5Pset_deflate(properties, 1) >= 0);
+	hid_t f = write ? H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access) : H5Fopen(path, H5F_ACC_RDONLY, access);
+	hid_t space = H5Screate_simple(2, dims, NULL), memory = H5Screate_simple(2, count, NULL);
+
+	NEED(f >= 0 && memory >= 0);
+	hid_t d = write ? H5Dcreate(f, "a", H5T_NATIVE_DOUBLE, space, H5P_DEFAULT, properties, H5P_DEFAULT) : H5Dopen(f, "a", H5P_DEFAULT);
+
+	NEED(d >= 0);
+	for (int round = 1; round <= ROUNDS; round++) {
+		int from = (rank + round) % size * rows;
+
+		start[0] = (hsize_t)from;
+		NEED(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0);
+		for (int i = from; i < from + rows; i++)
+			for (int j = 0; j < COLUMNS; j++)
+				wanted[i][j] = all[i][j] + (write ? round : ROUNDS);
+		if (write) {
+			NEED(H5Dwrite(d, H5T_NATIVE_DOUBLE, memory, space, together, wanted[from]) >= 0);
+			continue;
+		}
+		NEED(H5Dread(d, H5T_NATIVE_DOUBLE, memory, space, together, part) >= 0);
+		NEED(memcmp(part, wanted[from], (size_t)rows * sizeof part[0]) == 0);
+	}
+	NEED(H5Dclose(d) >= 0 && H5Sclose(space) >= 0 && H5Sclose(memory) >= 0 && H5Fclose(f) >= 0);
+	NEED(H5Pclose(access) >= 0 && H5Pclose(together) >= 0 && H5Pclose(properties) >= 0);
+}
+
 /* Attributes of many groups, which are changed twice. The ranks share the writing of metadata. */
 static void groups(int write)
 {
@@ -179,6 +216,8 @@ int main(int argc, char **argv)
 		name(argv[1], chunked ? "filledchunks.h5" : "filled.h5");
 		hdf5(write, chunked, 1);
 	}
+	name(argv[1], "compressed.h5");
+	compressed(write);
 	name(argv[1], "groups.h5");
 	groups(write);
 	name(argv[1], "classic.nc");
