@@ -20,10 +20,11 @@
 //	**       any text, or nothing
 //	?        any character but a slash
 //
-// It has either {step} or {name}, once. The newest set is the one that was written last ([Set.Written]), which after
-// a step back in a job has not the greatest number. If a set of the series has a time in the future, a clock is wrong, and the newest is that of the greatest number. The name
-// of a directory may be a number with decimals, as the times of OpenFOAM are
-// (processor*/{step}/**).
+// It has either {step} or {name}, once. The newest set is the one that was written
+// last ([Set.Written]). After a step back in a job that is not the one with the
+// greatest number. If a set with {step} has a time in the future, a clock is wrong,
+// and the newest set is that with the greatest number. The name of a directory may
+// be a number with decimals, as the times of OpenFOAM are (processor*/{step}/**).
 //
 // # Without a pattern
 //

@@ -409,6 +409,7 @@ func TestStepBack(t *testing.T) {
 		{"goes back", []File{file("s.300", 10, 1), file("s.500", 10, 2), file("s.310", 10, 3)}, []string{"300", "500", "310"}, "500"},
 		{"a file is added later", []File{file("s.300/a", 10, 1), file("s.500/a", 10, 2), file("s.300/score", 2, 3)}, []string{"300", "500"}, ""},
 		{"a file is older", []File{file("s.300/a", 10, 1), file("s.500/a", 10, 2), file("s.500/config", 2, -9)}, []string{"300", "500"}, ""},
+		{"most bytes are shared", []File{file("s.9/a", 10, 1), file("s.9/b", 2, 2), file("s.10/a", 10, 1), file("s.10/b", 2, 3)}, []string{"9", "10"}, ""},
 		{"without bytes", []File{file("s.500", 0, 1), file("s.300", 0, 2)}, []string{"500", "300"}, "500"},
 		{"a clock is wrong", []File{file("s.300", 10, 1<<27), file("s.500", 10, 1<<26), file("s.400", 10, 1)}, []string{"300", "400", "500"}, ""},
 		{"incomplete", []File{file("s.500", 10, 1), file("s.310", 10, 2), {Path: "/s.320", Modified: begin.Add(3 * time.Minute)}}, []string{"500", "310", "320"}, "500"},
@@ -424,6 +425,19 @@ func TestStepBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNamedShared checks which named set is the newest where most bytes are in files that were copied with their times.
+func TestNamedShared(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var files []File
+	for i, name := range []string{"first", "second", "best"} {
+		files = append(files, File{Path: "/" + name + "/base", Size: 10, Modified: begin, Closed: true},
+			File{Path: "/" + name + "/adapter", Size: 2, Modified: begin.Add(time.Duration(i) * time.Minute), Closed: true})
+	}
+	list, err := Find(files, "{name}/*", Job{Ranks: 1, Tree: true})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"first", "second", "best"}, names(list[0].Sets))
 }
 
 // TestUndecided checks a series in which some ranks have no files in any set: they may not write any.

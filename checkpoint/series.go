@@ -335,9 +335,10 @@ const maxSkew = time.Minute
 
 func isNamed(pattern string) bool { return strings.Contains(pattern, namePlace) }
 
-// sortSets sorts by the times at which sets were written. Their numbers do not decide: a job that has gone back to an earlier step writes smaller
-// numbers after greater ones. Sets of equal times are sorted by number, or by name if they are named. If a set has a time in the future, a clock is wrong, and
-// numbers decide.
+// sortSets sorts by the times at which sets were written. Their numbers do not decide: a job that has gone back to an
+// earlier step writes smaller numbers after greater ones. If times are equal, the numbers decide, or of named sets the
+// last changes. Times are equal where more than half of the bytes are in files that the sets share, or that were copied
+// with their times. If a set has a time in the future, a clock is wrong, and numbers decide.
 func sortSets[T any](list []T, set func(*T) *Set, named bool) {
 	type timed struct {
 		element T
@@ -357,11 +358,14 @@ func sortSets[T any](list []T, set func(*T) *Set, named bool) {
 	future := time.Now().Add(maxSkew)
 	wrong := !named && slices.ContainsFunc(all, func(s timed) bool { return s.written.After(future) })
 	slices.SortStableFunc(all, func(a, b timed) int {
-		byName, byTime := compare(a.name, b.name), a.written.Compare(b.written)
-		if wrong {
-			return cmp.Or(byName, byTime, a.ended.Compare(b.ended))
+		byName, byTime, byEnd := compare(a.name, b.name), a.written.Compare(b.written), a.ended.Compare(b.ended)
+		switch {
+		case wrong:
+			return cmp.Or(byName, byTime, byEnd)
+		case named:
+			return cmp.Or(byTime, byEnd, byName)
 		}
-		return cmp.Or(byTime, byName, a.ended.Compare(b.ended))
+		return cmp.Or(byTime, byName, byEnd)
 	})
 	for i := range all {
 		list[i] = all[i].element
@@ -379,14 +383,14 @@ func Greatest(pattern string, sets []Set) int {
 	return greatest
 }
 
-// Follows reports whether a job wrote a set of the pattern after another one and going on from there: half of its bytes were written after the last change of the
-// other one, and its number is greater.
+// Follows reports whether a job wrote a set of the pattern after another one, and went on from there: half of its bytes
+// were written after the last change of the other one, and its number is greater.
 func Follows(pattern string, s, other *Set) bool {
 	return s.Written().After(other.Ended()) && (isNamed(pattern) || compareNumbers(plain(s.Name), plain(other.Name)) > 0)
 }
 
-// Overtaken returns a complete set that was written before the newest one, and has a greater number: the job has gone back to an earlier step since then, or a
-// clock was wrong. ok is false if there is none.
+// Overtaken returns a complete set that was written before the newest one, and has a greater number: the job has gone
+// back to an earlier step since then, or a clock was wrong. ok is false if there is none.
 func (s *Series) Overtaken() (set *Set, ok bool) {
 	newest, _ := s.Newest()
 	i := Greatest(s.Pattern, s.Sets)

@@ -139,8 +139,8 @@ func (s *Set) Ended() (last time.Time) {
 	return last
 }
 
-// Written returns when the set was written: the time at which the last changes of half of its bytes were done. So a small file that is added or changed
-// later does not make the set newer.
+// Written returns when the set was written: the time at which the last changes of half of its bytes were done. So a
+// small file that is added or changed later does not make the set newer.
 func (s *Set) Written() time.Time {
 	files := slices.SortedFunc(slices.Values(s.Files), func(a, b File) int { return a.Modified.Compare(b.Modified) })
 	half := (s.Size() + 1) / 2

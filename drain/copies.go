@@ -339,21 +339,27 @@ func (c *Copies) oldest(targets []int, next *Set) (old *Set, err error) {
 		err = nil // errors about other sets
 	}
 	sets = slices.DeleteFunc(sets, func(s Set) bool { return s.sameAs(next) })
-	slices.SortFunc(sets, func(a, b Set) int { return a.written().Compare(b.written()) })
-	stays := map[string]*Set{}
-	for i := range sets {
-		s := &sets[i]
-		if have := stays[checkpoint.Stem(s.Pattern)]; have == nil || s.Protected() || !have.Protected() {
-			stays[checkpoint.Stem(s.Pattern)] = s
+	for _, list := range bySeries(sets) {
+		stays := 0
+		for i := range list {
+			if list[i].Protected() || !list[stays].Protected() {
+				stays = i
+			}
+		}
+		i := 0
+		for i < len(list) && (i == stays || !list[i].isOn(targets)) {
+			i++
+		}
+		if i < len(list) && (old == nil || list[i].written().Before(old.written())) {
+			old = &list[i]
 		}
 	}
-	for i := range sets {
-		s := &sets[i]
-		if s != stays[checkpoint.Stem(s.Pattern)] && slices.ContainsFunc(s.present, func(p part) bool { return slices.Contains(targets, p.target) }) {
-			return s, err
-		}
-	}
-	return nil, err
+	return old, err
+}
+
+// isOn reports whether the set has a part on one of the targets.
+func (s *Set) isOn(targets []int) bool {
+	return slices.ContainsFunc(s.present, func(p part) bool { return slices.Contains(targets, p.target) })
 }
 
 // sameAs reports whether two sets, or parts of sets, are of one checkpoint. The patterns of the sets may differ behind the step.

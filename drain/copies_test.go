@@ -242,7 +242,7 @@ func TestCopiesAfterCutShort(t *testing.T) {
 }
 
 // TestCopiesSpace checks that the oldest set is removed for the next one, and that the newest stays even if the next
-// one has no space.
+// one has no space. The files of all sets have equal times, so the numbers tell which set is the oldest.
 func TestCopiesSpace(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b")
 	c := fleet.mount(t, false)
@@ -252,7 +252,7 @@ func TestCopiesSpace(t *testing.T) {
 		_, err := c.Put(t.Context(), s, m, inTree(2), Options{})
 		return err
 	}
-	for step := 1; step <= 5; step++ {
+	for step := 7; step <= 11; step++ {
 		require.NoError(t, put(step, 1<<20))
 	}
 	names := func() (names []string) {
@@ -264,12 +264,12 @@ func TestCopiesSpace(t *testing.T) {
 		return names
 	}
 	have := names()
-	assert.Contains(t, have, "5")
-	assert.NotContains(t, have, "1")
-	require.ErrorIs(t, put(6, 6<<20), syscall.ENOSPC)
-	assert.Equal(t, []string{"5"}, names())
-	require.NoError(t, put(7, 1<<20))
-	assert.Equal(t, []string{"5", "7"}, names())
+	assert.Contains(t, have, "11")
+	assert.NotContains(t, have, "7")
+	require.ErrorIs(t, put(12, 6<<20), syscall.ENOSPC)
+	assert.Equal(t, []string{"11"}, names())
+	require.NoError(t, put(13, 1<<20))
+	assert.Equal(t, []string{"11", "13"}, names())
 }
 
 // TestCopiesReplaced checks that the next Put restores the part of a target that was replaced.

@@ -282,10 +282,23 @@ func (s *Set) asFiles() (list []checkpoint.File) {
 	return list
 }
 
-// written returns when the files of the set were written, which decides which set of a series is the newest.
-func (s *Set) written() time.Time {
-	files := checkpoint.Set{Files: s.asFiles()}
-	return files.Written()
+// written returns when the files of the set were written.
+func (s *Set) written() time.Time { return s.plain().Written() }
+
+// plain returns the set in the form that a store lists.
+func (s *Set) plain() *checkpoint.Set { return &checkpoint.Set{Name: s.Name, Files: s.asFiles()} }
+
+// bySeries returns the sets by the [checkpoint.Stem] of their patterns, each series in the order of a Series: the oldest first.
+func bySeries(sets []Set) map[string][]Set {
+	all := map[string][]Set{}
+	for _, s := range sets {
+		stem := checkpoint.Stem(s.Pattern)
+		all[stem] = append(all[stem], s)
+	}
+	for _, list := range all {
+		checkpoint.Sort(list[0].Pattern, list, (*Set).plain)
+	}
+	return all
 }
 
 // matches reports whether files of the store are those of the set. In a tree the writer of a file does not matter.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"syscall"
 
 	"github.com/google/uuid"
@@ -71,12 +70,11 @@ func (l *Level) makeSpace(next *Set, replace bool, full error) error {
 	if err != nil {
 		return errors.Join(full, err)
 	}
-	sets = slices.DeleteFunc(sets, func(s Set) bool { return checkpoint.Stem(s.Pattern) != checkpoint.Stem(next.Pattern) })
+	sets = bySeries(sets)[checkpoint.Stem(next.Pattern)]
 	if len(sets) < 2 {
 		return fmt.Errorf("there is no space for it in addition to the newest: %w", full)
 	}
-	oldest := slices.MinFunc(sets, func(a, b Set) int { return a.written().Compare(b.written()) })
-	if err := l.Remove(&oldest); err != nil {
+	if err := l.Remove(&sets[0]); err != nil {
 		return errors.Join(full, err)
 	}
 	return nil

@@ -90,6 +90,19 @@ func TestFull(t *testing.T) {
 		require.ErrorIs(t, put(t, l, 3, pattern, crowded(l, 2, syscall.ENOSPC)), syscall.ENOSPC)
 		assert.Equal(t, []string{"melt.1", "melt.2"}, names(t, l))
 	})
+	t.Run("where most bytes have equal times, the smallest number goes", func(t *testing.T) {
+		l := open(t, t.TempDir())
+		for n := 9; n <= 11; n++ {
+			s, m := numbered(n, pattern)
+			s.Files[1].Modified = noon // "/b", the larger one
+			m.files[s.In(&s.Files[1])].modified = noon
+			o := crowded(l, 2, syscall.ENOSPC)
+			o.Replace = true
+			_, err := l.Put(t.Context(), s, m, o)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, []string{"melt.10", "melt.11"}, names(t, l))
+	})
 	t.Run("the oldest go if they may, but not the newest", func(t *testing.T) {
 		for _, why := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
 			l := open(t, t.TempDir())
