@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"nvmecr/checkpoint"
 	"nvmecr/drain"
@@ -38,8 +39,9 @@ func parseRetention(text string) (k retention, err error) {
 	return k, nil
 }
 
-// apply removes checkpoints from the tree of a run: incomplete ones that were given up, and the oldest complete ones. Before the end of the job, a
-// checkpoint that may still be written to neither counts nor is removed. mayRemove is asked before anything is removed.
+// apply removes checkpoints from the tree of a run: incomplete ones that were given up, and the oldest complete ones.
+// Before the end of the job, a checkpoint that may still be written to neither counts nor is removed. mayRemove is asked
+// before anything is removed.
 func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Series) bool) error {
 	stored := slices.DeleteFunc(s.Stored(), func(c *drain.Checkpoint) bool { return !ended && !settled(c) })
 	givenUp := k.givenUp(s, stored, ended)
@@ -69,8 +71,9 @@ func (k retention) apply(s *drain.Series, ended bool, mayRemove func(*drain.Seri
 	return errors.Join(err, m.Close())
 }
 
-// givenUp returns the incomplete checkpoints that a job no longer writes: they have smaller numbers than each of the newest complete ones that stay, and none
-// of their files has been changed since these were written. stored are the complete ones, oldest first. ended is true after the end of the job.
+// givenUp returns the incomplete checkpoints that a job no longer writes: they have smaller numbers than each of the
+// newest complete ones that stay, and none of their files has been changed since these were written. stored are the
+// complete ones, oldest first. ended is true after the end of the job.
 func (k retention) givenUp(s *drain.Series, stored []*drain.Checkpoint, ended bool) (list []*drain.Checkpoint) {
 	n := max(k.count, 1)
 	if len(stored) < n {
@@ -78,21 +81,26 @@ func (k retention) givenUp(s *drain.Series, stored []*drain.Checkpoint, ended bo
 	}
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
-		follows := func(newer *drain.Checkpoint) bool { return checkpoint.Follows(s.Pattern, &newer.Set, &c.Set) }
-		if c.Stored && !c.Complete() && (ended || settled(c)) && !slices.ContainsFunc(stored[len(stored)-n:], func(newer *drain.Checkpoint) bool { return !follows(newer) }) {
+		notAfter := func(newer *drain.Checkpoint) bool { return !checkpoint.Follows(s.Pattern, &newer.Set, &c.Set) }
+		if c.Stored && !c.Complete() && (ended || settled(c)) && !slices.ContainsFunc(stored[len(stored)-n:], notAfter) {
 			list = append(list, c)
 		}
 	}
 	return list
 }
 
-// surplus returns the complete checkpoints to remove. stored are the complete ones, oldest first, and have is the free space. In addition to the newest ones the one with
-// the greatest number stays: if a clock was set back, it is the newest.
+// surplus returns the complete checkpoints to remove. stored are the complete ones, oldest first, and have is the free
+// space. In addition to the newest ones two stay, since either may be the newest if a clock is wrong: the one with the
+// greatest number, and the one with the latest time.
 func (k retention) surplus(pattern string, stored []*drain.Checkpoint, have int64) (list []*drain.Checkpoint) {
 	newest, count := stored[len(stored)-1], len(stored)
 	sets := make([]checkpoint.Set, len(stored))
+	var latest time.Time
 	for i, c := range stored {
 		sets[i] = c.Set
+		if at := c.Written(); at.After(latest) {
+			latest = at
+		}
 	}
 	greatest := checkpoint.Greatest(pattern, sets)
 	for i, c := range stored[:len(stored)-1] {
@@ -100,6 +108,8 @@ func (k retention) surplus(pattern string, stored []*drain.Checkpoint, have int6
 		case k.count > 0 && count <= k.count || k.auto && have > spare*newest.Size():
 			return list
 		case i == greatest:
+			count--
+		case c.Written().Equal(latest) && !newest.Written().Equal(latest):
 			count--
 		default:
 			list = append(list, c)
@@ -150,9 +160,11 @@ func freeOfRanks(files vfs.FS) int64 {
 	return int64(st.Free-min(st.Avail, st.Free)) * int64(st.Hugeblock)
 }
 
-// removeFiles removes the files of a checkpoint, and those of its directories that become empty. Files that the job has changed since they were listed stay.
+// removeFiles removes the files of a checkpoint, and those of its directories that become empty. Files that the job has
+// changed since they were listed stay.
 func removeFiles(files vfs.FS, pattern string, list []checkpoint.File) error {
-	shared := 1 + strings.Count(strings.TrimPrefix(pattern[:strings.IndexByte(pattern, '{')], "/"), "/") // depth of the directories above the checkpoint, with the root
+	above := strings.TrimPrefix(pattern[:strings.IndexByte(pattern, '{')], "/")
+	shared := 1 + strings.Count(above, "/") // depth of the directories above the checkpoint, with the root
 	for _, f := range list {
 		if a, err := files.Stat(microfs.RootIno, f.Path, false); err == nil && (a.Size != f.Size || !a.Mtime.Equal(f.Modified)) {
 			continue

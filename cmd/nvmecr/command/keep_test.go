@@ -33,6 +33,7 @@ func TestSurplus(t *testing.T) {
 		{retention{count: 1}, "7 8 5 6", 0, "[2 0]"}, // 1 was written last, and 3 has the greatest number
 		{retention{count: 2}, "7 8 5 6", 0, "[2]"},
 		{retention{count: 2}, "1 2 6 7 3 4 5", 0, "[0 1 4 5]"}, // 6 was written last, since a clock was set back
+		{retention{count: 1}, "1 99999999 9 5", 0, "[0 2]"},    // 1 has a time in the future, and 3 the greatest number
 		{retention{auto: true}, "1 2 3 4", 50, "[0 1]"},
 		{retention{auto: true}, "1 2 3 4", 150, "[0]"},
 		{retention{auto: true}, "1 2 3 4", 201, "[]"},
@@ -90,7 +91,7 @@ func TestGivenUp(t *testing.T) {
 		assert.Equal(t, c.want, fmt.Sprint(have), "%+v", c)
 	}
 	late := &drain.Series{Pattern: "ckpt.{step}", Checkpoints: []drain.Checkpoint{
-		{Set: checkpoint.Set{Name: "1", Missing: []checkpoint.Part{{Rank: 1}}, Files: []checkpoint.File{{Size: 1, Created: now.Add(-3 * time.Minute), Modified: now.Add(-time.Minute)}}}, Stored: true},
+		{Set: checkpoint.Set{Name: "1", Missing: []checkpoint.Part{{Rank: 1}}, Files: []checkpoint.File{{Size: 1, Created: now.Add(-3 * time.Hour), Modified: now.Add(-time.Hour)}}}, Stored: true},
 		{Set: checkpoint.Set{Name: "2", Files: []checkpoint.File{{Size: 1, Created: now, Modified: now}}}, Stored: true},
 	}}
 	assert.Empty(t, retention{count: 1}.givenUp(late, late.Stored(), false), "a checkpoint that took longer to write than it has been unchanged")

@@ -45,3 +45,21 @@ func TestLostIsTold(t *testing.T) {
 	assert.Empty(t, findLost([]drain.Series{s}, fail))
 	assert.Contains(t, errs[1], "nvmecr restore --from level2")
 }
+
+// TestRestoredIsNotPassedOver checks that a run which begins with the greatest number, since the newest checkpoint cannot be copied back, does
+// not say that it is passed over.
+func TestRestoredIsNotPassedOver(t *testing.T) {
+	of := func(name string, at int64) checkpoint.Set {
+		return checkpoint.Set{Name: name, Files: []checkpoint.File{{Path: "/ckpt." + name, Size: 1, Modified: time.Unix(at, 0)}}}
+	}
+	s := drain.Series{Pattern: "ckpt.{step}", Checkpoints: []drain.Checkpoint{{Set: of("500", 1), Stored: true}, {Set: of("310", 2)}}}
+	var said bytes.Buffer
+	o := &restoreOptions{}
+	o.stderr = &said
+	require.NoError(t, o.restoreNewest(&cobra.Command{}, nil, store.Proc{}, &s))
+	assert.Equal(t, "nvmecr: newest complete checkpoint of ckpt.{step}: 500, in the store\n", said.String())
+	said.Reset()
+	s.Checkpoints[1].Stored = true
+	require.NoError(t, o.restoreNewest(&cobra.Command{}, nil, store.Proc{}, &s))
+	assert.Regexp(t, "310, in the store\nnvmecr: 500 was written .*, and 310 after it, .* is passed over\n", said.String())
+}

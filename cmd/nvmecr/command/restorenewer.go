@@ -32,9 +32,11 @@ func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, pr
 }
 
 func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, proc store.Proc, s *drain.Series) (err error) {
-	say := func(c *drain.Checkpoint, where string) {
+	say := func(i int, where string) {
+		c := &s.Checkpoints[i]
 		fmt.Fprintf(o.stderr, "nvmecr: newest complete checkpoint of %s: %s, %s\n", printable(s.Pattern), printable(c.Name), where)
-		if other, ok := plainSeries([]drain.Series{*s})[0].Overtaken(); ok {
+		upToIt := drain.Series{Pattern: s.Pattern, Checkpoints: s.Checkpoints[:i+1]} // later ones could not be copied back
+		if other, ok := plainSeries([]drain.Series{upToIt})[0].Overtaken(); ok {
 			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over\n", printable(overtaken(other, &c.Set)))
 		}
 	}
@@ -47,15 +49,15 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 		case !c.Complete():
 			continue
 		case c.InStore():
-			say(c, "in the store")
+			say(i, "in the store")
 			return nil
 		case len(c.Replaced) > 0:
-			say(c, notCopiedBack(c))
+			say(i, notCopiedBack(c))
 			return nil
 		}
 		for _, from := range o.origins(c) {
 			if err = o.fetch(cmd.Context(), cfg, proc, from); err == nil {
-				say(c, from.describe())
+				say(i, from.describe())
 				return nil
 			}
 			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(from.set.Dir), err)
