@@ -84,11 +84,17 @@ static struct shared *find_shared(void *file)
 	return file != NULL ? replaced(file, file) : NULL;
 }
 
-/* shared_opened remembers an open file. */
+/* shared_opened remembers an open file. If its handle is here, the file that had it was closed without this library's knowledge, as in
+ * another language. Its communicator is not freed, since that is a call of all of its ranks. */
 static void shared_opened(void *file, const char *path, struct nv_communicator communicator)
 {
-	struct shared *s = replaced(NULL, file);
+	struct shared *s = find_shared(file);
+	bool closed_elsewhere = s != NULL;
 
+	if (closed_elsewhere)
+		free(s->path);
+	else
+		s = replaced(NULL, file);
 	if (s == NULL) {
 		s = calloc(1, sizeof *s);
 		if (s == NULL) {
@@ -102,7 +108,8 @@ static void shared_opened(void *file, const char *path, struct nv_communicator c
 	}
 	s->path = strdup(path);
 	s->communicator = communicator;
-	__atomic_add_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
+	if (!closed_elsewhere)
+		__atomic_add_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
 }
 
 static void shared_closing(void *file)

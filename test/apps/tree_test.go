@@ -109,6 +109,21 @@ func TestCollectiveHoles(t *testing.T) {
 	}
 }
 
+// TestFileOfTwoLanguages closes a file in Fortran that was opened in C. A collective write to the next file waits for the ranks of that file only.
+func TestFileOfTwoLanguages(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			need(t, "mpirun"+mpi.suffix)
+			s := newStage(t)
+			fortran := map[string]string{".openmpi": "-lmpi_mpifh", ".mpich": "-lmpichfort"}[mpi.suffix]
+			program := compile(t, s, "mpicc"+mpi.suffix, "languages.c", "-Wall", "-Wextra", "-Werror", fortran)
+			alikeInTree(t, s, "", whole, func(dir string) [][]string {
+				return [][]string{demo.MPIRun("mpirun"+mpi.suffix, 3, "env", mpi.variable, program, dir)}
+			})
+		})
+	}
+}
+
 // TestSharedPointers writes by the file pointer that ranks share, and changes the size of a file of all ranks.
 func TestSharedPointers(t *testing.T) {
 	for _, mpi := range mpis {
