@@ -258,7 +258,7 @@ static void open_fortran(file_open_fortran *real, const int *communicator, char 
 		static file_open_fortran *real;                                                                                        \
                                                                                                                                        \
 		if (real == NULL)                                                                                                      \
-			real = (file_open_fortran *)nv_find(#symbol);                                                                     \
+			real = (file_open_fortran *)nv_find(#symbol);                                                                  \
 		open_fortran(real, communicator, name, mode, info, file, ierror, length);                                              \
 	}
 
@@ -339,7 +339,7 @@ int nv_MPI_File_preallocate(void *file, int64_t size)
 		int result = *size > 0 ? preallocate((void *)(uintptr_t)*file, *size) : -1;                               \
                                                                                                                           \
 		if (real == NULL)                                                                                         \
-			real = (void (*)(const int *, const int64_t *, int *))nv_find(#symbol);                              \
+			real = (void (*)(const int *, const int64_t *, int *))nv_find(#symbol);                           \
 		if (result < 0 && real != NULL)                                                                           \
 			real(file, size, &result);                                                                        \
 		if (ierror != NULL)                                                                                       \

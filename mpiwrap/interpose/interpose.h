@@ -40,7 +40,7 @@ void nv_comm_free(struct nv_communicator c);
 		int result = FAILED;                                        \
                                                                             \
 		if (real == NULL)                                           \
-			real = (int(*) parameters)nv_find(#symbol);            \
+			real = (int(*) parameters)nv_find(#symbol);         \
 		before;                                                     \
 		if (real != NULL)                                           \
 			result = real(__VA_ARGS__);                         \
@@ -57,7 +57,7 @@ void nv_comm_free(struct nv_communicator c);
 		int result = FAILED;                                        \
                                                                             \
 		if (real == NULL)                                           \
-			real = (void(*) parameters)nv_find(#symbol);           \
+			real = (void(*) parameters)nv_find(#symbol);        \
 		before;                                                     \
 		if (real != NULL)                                           \
 			real(__VA_ARGS__);                                  \
