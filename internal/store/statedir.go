@@ -163,7 +163,7 @@ func (d *StateDir) WriteKey(text string) (path string, err error) {
 
 func (d *StateDir) verified() string { return filepath.Join(d.Path, "verified") }
 
-// RecordVerified records that all data written until then was verified without a finding.
+// RecordVerified records that all data written until then was verified without a finding. The zero time says that they were not.
 func (d *StateDir) RecordVerified(when time.Time) error {
 	text, err := when.UTC().MarshalText()
 	if err != nil {
@@ -172,7 +172,7 @@ func (d *StateDir) RecordVerified(when time.Time) error {
 	return replaceFile(d.verified(), append(text, '\n'))
 }
 
-// Verified returns the time of the last RecordVerified; the zero time if there was none.
+// Verified returns the time of the last RecordVerified; the zero time if there is none.
 func (d *StateDir) Verified() (when time.Time) {
 	text, err := os.ReadFile(d.verified())
 	if err != nil || when.UnmarshalText(bytes.TrimSpace(text)) != nil {

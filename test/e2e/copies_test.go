@@ -177,6 +177,7 @@ func TestVerifyRepair(t *testing.T) {
 			assert.Equal(t, 3, strings.Count(out, ": damaged, and restored\n"), out)
 			assert.Contains(t, out, "all data matches its checksums, 3 files repaired\n")
 			assert.NotContains(t, call(t, s, "verify").ok(t), "damaged")
+			assert.Contains(t, call(t, s, "checkpoints", "--json").ok(t), "storeVerified")
 			after := filepath.Join(s.Dir, "after")
 			call(t, s, "cp", "/", after).ok(t)
 			require.True(t, sameTree(files, tree(t, after)))
@@ -187,6 +188,7 @@ func TestVerifyRepair(t *testing.T) {
 			assert.Equal(t, 1, r.code)
 			assert.Equal(t, 2, strings.Count(r.stdout, ": damaged, and not repaired: "), r.stdout)
 			assert.Equal(t, 1, strings.Count(r.stdout, ": damaged, and restored\n"), r.stdout)
+			assert.NotContains(t, call(t, s, "checkpoints", "--json").ok(t), "storeVerified", "a verification has found damage since")
 		})
 	}
 }

@@ -184,6 +184,7 @@ func (o *verifyOptions) conclude(w io.Writer, total *verifyReport, begin time.Ti
 	}
 	if total.Damaged > 0 {
 		o.failed = true
+		o.recordVerified(time.Time{}) // what an earlier verification found no longer holds
 	}
 	if !o.failed && o.rank == allRanks && !total.unverified() {
 		o.recordVerified(begin)
@@ -195,7 +196,8 @@ func (t *verifyReport) unverified() bool {
 	return slices.ContainsFunc(t.Ranks, func(r verifyRank) bool { return r.Unverified })
 }
 
-// recordVerified records the time for `nvmecr checkpoints`, if this host has a state directory of the store.
+// recordVerified records the time for `nvmecr checkpoints`, the zero time to forget an earlier one, if this host has a state directory of the
+// store.
 func (o *verifyOptions) recordVerified(when time.Time) {
 	if dir, err := store.FindStateDir(o.cfg.Name); err == nil && dir.Recorded() {
 		_ = dir.RecordVerified(when) // an error of the record does not fail the command

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -57,4 +58,18 @@ func TestVerifyAtATerminal(t *testing.T) {
 	require.NoError(t, cmd.Run())
 	assert.Empty(t, stderr.String())
 	assert.Contains(t, stdout.String(), "all data matches its checksums\n")
+}
+
+// TestVerifiedUntilDamage checks that a store in which a verification found damage is no longer recorded as verified.
+func TestVerifiedUntilDamage(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	dir, err := store.OpenStateDir("melt")
+	require.NoError(t, err)
+	o := &verifyOptions{reader: reader{cfg: config.Default(), rank: allRanks}}
+	require.NoError(t, o.cfg.Set("name", "melt"))
+	require.NoError(t, dir.Record(o.cfg, true))
+	require.NoError(t, o.conclude(io.Discard, &verifyReport{}, time.Now()))
+	require.False(t, dir.Verified().IsZero())
+	require.Error(t, o.conclude(io.Discard, &verifyReport{Damaged: 1}, time.Now()))
+	require.True(t, dir.Verified().IsZero())
 }
