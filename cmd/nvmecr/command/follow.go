@@ -218,6 +218,9 @@ func (f *follower) runRound(o *drainOptions, r round) error {
 	for i := range list {
 		err = errors.Join(err, f.retention.apply(&list[i], r == roundLast, f.mayRemove))
 	}
+	if err == nil && r == roundLast && o.unlisted { // the newest checkpoint is unknown, and may be on no other level
+		return o.end()
+	}
 	return err
 }
 

@@ -22,6 +22,7 @@ type levelReader struct {
 	level       drain.Archive // the second level; nil if there is none
 	copies      *copyAreas    // nil if the store has no copies
 	skipDamaged bool          // a damaged set of the second level does not fail the command
+	unlisted    bool          // the files of the store could not be listed, an error that was reported
 }
 
 // allLevels returns the checkpoints of a pattern on all levels. A store that was never written, or no longer exists,
@@ -31,7 +32,7 @@ func (o *levelReader) allLevels(cmd *cobra.Command, pattern string) ([]drain.Ser
 	if err != nil && (o.requireAnyLevel() != nil || errors.Is(err, checkpoint.ErrPattern) || errors.As(err, new(cli.UsageError))) {
 		return nil, err
 	}
-	if err != nil { // the copies may be readable
+	if o.unlisted = err != nil; o.unlisted { // the copies may be readable
 		o.fail(err)
 	}
 	drained, err := o.drainedSets()
