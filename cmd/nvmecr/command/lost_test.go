@@ -61,5 +61,5 @@ func TestRestoredIsNotPassedOver(t *testing.T) {
 	said.Reset()
 	s.Checkpoints[1].Stored = true
 	require.NoError(t, o.restoreNewest(&cobra.Command{}, nil, store.Proc{}, &s))
-	assert.Regexp(t, "310, in the store\nnvmecr: 500 was written .*, and 310 after it, .* is passed over\n", said.String())
+	assert.Regexp(t, "310, in the store\nnvmecr: passed over: 500 was written .*, and 310 after it, .*\n", said.String())
 }

@@ -37,7 +37,7 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 		fmt.Fprintf(o.stderr, "nvmecr: newest complete checkpoint of %s: %s, %s\n", printable(s.Pattern), printable(c.Name), where)
 		upToIt := drain.Series{Pattern: s.Pattern, Checkpoints: s.Checkpoints[:i+1]} // later ones could not be copied back
 		if other, ok := plainSeries([]drain.Series{upToIt})[0].Overtaken(); ok {
-			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over\n", printable(overtaken(other, &c.Set)))
+			fmt.Fprintf(o.stderr, "nvmecr: passed over: %s\n", printable(overtaken(other, &c.Set)))
 		}
 	}
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
