@@ -84,17 +84,25 @@ static struct shared *find_shared(void *file)
 	return file != NULL ? replaced(file, file) : NULL;
 }
 
-/* shared_opened remembers an open file. If its handle is here, the file that had it was closed without this library's knowledge, as in
- * another language. Its communicator is not freed, since that is a call of all of its ranks. */
-static void shared_opened(void *file, const char *path, struct nv_communicator communicator)
+/* forget removes a file that was closed without this library's knowledge, as in another language: a new file has its handle. Its
+ * communicator is not freed, since that is a call of all of its ranks. */
+static void forget(void *file)
 {
 	struct shared *s = find_shared(file);
-	bool closed_elsewhere = s != NULL;
 
-	if (closed_elsewhere)
-		free(s->path);
-	else
-		s = replaced(NULL, file);
+	if (s == NULL)
+		return;
+	free(s->path);
+	s->path = NULL;
+	replaced(file, NULL);
+	__atomic_sub_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
+}
+
+/* shared_opened remembers an open file. */
+static void shared_opened(void *file, const char *path, struct nv_communicator communicator)
+{
+	struct shared *s = replaced(NULL, file);
+
 	if (s == NULL) {
 		s = calloc(1, sizeof *s);
 		if (s == NULL) {
@@ -108,8 +116,7 @@ static void shared_opened(void *file, const char *path, struct nv_communicator c
 	}
 	s->path = strdup(path);
 	s->communicator = communicator;
-	if (!closed_elsewhere)
-		__atomic_add_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
 }
 
 static void shared_closing(void *file)
@@ -119,10 +126,7 @@ static void shared_closing(void *file)
 	if (s == NULL)
 		return;
 	nv_comm_free(s->communicator);
-	free(s->path);
-	s->path = NULL;
-	replaced(file, NULL);
-	__atomic_sub_fetch(&shared_files, 1, __ATOMIC_SEQ_CST);
+	forget(file);
 }
 
 /* Two constants differ between the MPI libraries: the class of the error, and C's MPI_FILE_NULL, which is a variable in Open MPI and
@@ -175,12 +179,14 @@ static bool opening(const char *path, struct nv_communicator communicator, struc
 	return true;
 }
 
-/* opened is called behind the library's MPI_File_open, if several ranks have opened the file in one tree. */
-static void opened(bool ok, void *file, const char *path, struct nv_communicator copy)
+/* opened is called behind the library's MPI_File_open. several: copy is the communicator of a file that several ranks open in one tree. */
+static void opened(bool ok, bool several, void *file, const char *path, struct nv_communicator copy)
 {
 	if (ok)
+		forget(file);
+	if (ok && several)
 		shared_opened(file, path, copy);
-	else
+	else if (several)
 		nv_comm_free(copy);
 }
 
@@ -205,8 +211,7 @@ int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info,
 	}
 	if (real != NULL)
 		result = real(communicator, name, mode, info, file);
-	if (several)
-		opened(result == 0, *file, path, copy);
+	opened(result == 0, several, *file, path, copy);
 	return result;
 }
 
@@ -244,8 +249,8 @@ static void open_fortran(file_open_fortran *real, const int *communicator, char 
 	if (refused) {
 		*file = 0; /* MPI_FILE_NULL in the Fortran of every library */
 		error = unsupported();
-	} else if (several) {
-		opened(error == 0, (void *)(uintptr_t)*file, path, copy);
+	} else {
+		opened(error == 0, several, (void *)(uintptr_t)*file, path, copy);
 	}
 	if (ierror != NULL)
 		*ierror = error;
