@@ -32,8 +32,8 @@
 // that a letter follows (2d), the digit of an extension (.h5), k and n of
 // k-of-n, numbers behind words for parts of a job or of a file (rank, part,
 // layer and such), and those that are the number of the rank in all files of
-// such names (if only one rank has such files, the number counts only if there is no other one). The step is the first of these
-// that the path has:
+// such names (if only one rank has such files, the number counts only if there is no other one), or one more than it, where programs count
+// ranks from 1 and several have such files. The step is the first of these that the path has:
 //
 //  1. a number behind step, iter, iteration or cycle: step-400, iter_0000100;
 //  2. a number behind ckpt, checkpoint, chk, restart and such, or epoch;

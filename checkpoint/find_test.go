@@ -167,19 +167,38 @@ func TestWithoutPattern(t *testing.T) {
 }
 
 // TestOneFileOfEachRank: if each rank overwrites a single file, the numbers in the names are ranks, and no file is an
-// older checkpoint of another rank. A single rank may count steps.
+// older checkpoint of another rank. A single rank may count steps. Fortran programs count ranks from 1.
 func TestOneFileOfEachRank(t *testing.T) {
 	for _, format := range []string{"f%d", "ckpt.%d", "restart/%d", "out_%03d.h5"} {
-		var lines []string
-		for rank := range 3 {
-			lines = append(lines, fmt.Sprintf("%d "+format, rank, rank))
-			all, ranks := files(t, lines...), rank+1
-			for _, tree := range []bool{false, true} {
-				list, err := Find(all, "", Job{Ranks: ranks, Tree: tree})
-				require.NoError(t, err)
-				assert.Len(t, list, map[bool]int{true: 1}[ranks == 1], "%s, %d ranks", format, ranks)
+		for first := range 2 {
+			var lines []string
+			for rank := range 3 {
+				lines = append(lines, fmt.Sprintf("%d "+format, rank, first+rank))
+				all, ranks := files(t, lines...), rank+1
+				for _, tree := range []bool{false, true} {
+					list, err := Find(all, "", Job{Ranks: ranks, Tree: tree})
+					require.NoError(t, err)
+					assert.Len(t, list, map[bool]int{true: 1}[ranks == 1], "%s, %d ranks from %d", format, ranks, first)
+				}
 			}
 		}
+	}
+}
+
+// TestRanksFromOne: the number of the rank stands in front of that of the step, and counts ranks from 1.
+func TestRanksFromOne(t *testing.T) {
+	var lines []string
+	for _, step := range []int{1, 2, 10} {
+		for rank := range 3 {
+			lines = append(lines, fmt.Sprintf("%d restart_%04d_%06d", rank, rank+1, step))
+		}
+	}
+	for _, tree := range []bool{false, true} {
+		list, err := Find(files(t, lines...), "", Job{Ranks: 3, Tree: tree})
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		assert.Equal(t, "restart_*_{step}", list[0].Pattern)
+		assert.Equal(t, []string{"000001", "000002", "000010"}, names(list[0].Sets))
 	}
 }
 

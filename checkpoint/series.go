@@ -158,12 +158,12 @@ const maxPatterns = 5
 // rankPlaces maps a path with its numbers replaced to what is known of the rank's number in paths of that form.
 type rankPlaces map[string]rankPlace
 
-// A rankPlace tells which numbers are equal to the rank in all paths of one form. If one rank has all of these paths
-// the equality may be chance.
+// A rankPlace tells which numbers are the rank's in all paths of one form: equal to it, or one more where ranks are counted from 1.
+// If one rank has all of these paths the equality may be chance.
 type rankPlace struct {
-	is      []bool
-	rank    int
-	several bool // ranks have such files
+	is, isNext []bool // the number is the rank; it is the rank + 1
+	rank       int
+	several    bool // ranks have such files
 }
 
 func shapeOf(path string) string { return digits.ReplaceAllString(path, "#") }
@@ -177,13 +177,20 @@ func ranksIn(files []File, job Job) rankPlaces {
 		all, shape := numbers(f.Path), shapeOf(f.Path)
 		place, known := places[shape]
 		if !known {
-			place = rankPlace{is: slices.Repeat([]bool{true}, len(all)), rank: f.Rank}
+			place = rankPlace{is: slices.Repeat([]bool{true}, len(all)), isNext: slices.Repeat([]bool{true}, len(all)), rank: f.Rank}
 		}
 		place.several = place.several || f.Rank != place.rank
 		for i, n := range all {
-			place.is[i] = place.is[i] && plain(n.of(f.Path)) == fmt.Sprint(f.Rank)
+			text := plain(n.of(f.Path))
+			place.is[i] = place.is[i] && text == fmt.Sprint(f.Rank)
+			place.isNext[i] = place.isNext[i] && text == fmt.Sprint(f.Rank+1)
 		}
 		places[shape] = place
+	}
+	for _, place := range places {
+		for i := range place.is {
+			place.is[i] = place.is[i] || place.isNext[i] && place.several // of one rank, 1 is a step
+		}
 	}
 	return places
 }
