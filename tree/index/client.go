@@ -78,7 +78,7 @@ func (c *client) answer(op wire.Op) error {
 		return fmt.Errorf("%v where Hello has to come first, and once", op)
 	}
 	answer, list, err := c.x.perform(c, op, r)
-	if err == errClosed {
+	if err == errClosed || err == net.ErrClosed {
 		return err
 	}
 	return c.peer.Answer(err, list, answer)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -216,8 +217,8 @@ func (x *Index) giveUp(c *client, r call) []wire.Shard {
 func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, number uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if c.ended {
-		return nil, nil, 0, errClosed
+	if c.ended { // while the call waited
+		return nil, nil, 0, net.ErrClosed
 	}
 	if x.cred != c {
 		if err := x.fs.SetCred(c.cred); err != nil {

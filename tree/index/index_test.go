@@ -290,6 +290,19 @@ func (r *rig) theClient() *client {
 	return nil
 }
 
+// TestEndedClient checks that a call of a client that has ended meanwhile ends the connection without an error for the log.
+func TestEndedClient(t *testing.T) {
+	r := newRig(t)
+	u := r.connect(0)
+	c := r.theClient()
+	r.x.mu.Lock()
+	c.forget()
+	r.x.mu.Unlock()
+	assert.ErrorIs(t, u.conn.Call(wire.OpSync, nil, nil), wire.ErrGone)
+	assert.NoError(t, <-u.served)
+	r.stop()
+}
+
 func TestClose(t *testing.T) {
 	r := newRig(t)
 	u := r.connect(0)

@@ -3,6 +3,7 @@ package index
 import (
 	"cmp"
 	"math"
+	"net"
 	"slices"
 
 	"nvmecr/tree/wire"
@@ -148,7 +149,7 @@ func (c *client) inspect(s wire.Shard) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c.ended {
-		return errClosed
+		return net.ErrClosed
 	}
 	f, err := x.hold(s.Ino)
 	if err != nil && !isStale(err) {
