@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -385,16 +386,29 @@ func TestDivide(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Release()) }()
 	require.ErrorIs(t, Divide(soon(t), "", "k", 4, "0*2,1*2"), syscall.EBUSY, "it does not know yet how")
+	var mu sync.Mutex // the race detector does not know that messages order what follows
 	var got uint32
 	var by string
 	answer := error(nil)
-	l.OnDivide(func(ranks uint32, mapping string) error { got, by = ranks, mapping; return answer })
+	l.OnDivide(func(ranks uint32, mapping string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		got, by = ranks, mapping
+		return answer
+	})
+	refuse := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		answer = err
+	}
 	require.NoError(t, Divide(soon(t), "", "k", 4, "0*2,1*2"))
+	mu.Lock()
 	require.EqualValues(t, 4, got)
 	require.Equal(t, "0*2,1*2", by)
-	answer = fmt.Errorf("in a moment: %w", syscall.EBUSY)
+	mu.Unlock()
+	refuse(fmt.Errorf("in a moment: %w", syscall.EBUSY))
 	require.ErrorIs(t, Divide(soon(t), "", "k", 5, ""), syscall.EBUSY)
-	answer = errors.New(strings.Repeat("no", maxReason))
+	refuse(errors.New(strings.Repeat("no", maxReason)))
 	var refused *RefusedError
 	require.ErrorAs(t, Divide(soon(t), "", "k", 5, ""), &refused)
 	require.Equal(t, strings.Repeat("no", maxReason/2), refused.Reason)
