@@ -23,8 +23,16 @@ type adoption struct {
 	done      chan struct{}          // closed at the end
 }
 
-// Error is never sent to clients.
 func (a *adoption) Error() string { return fmt.Sprintf("partition %d is being adopted", a.partition) }
+
+func (a *adoption) over() <-chan struct{} { return a.done }
+
+func (a *adoption) limit(x *Index) time.Duration { return x.opts.Timeout / 2 }
+
+func (a *adoption) expired(x *Index) error {
+	return fmt.Errorf("files that a process of partition %d had open when it died cannot be opened yet: the partition could not be read within %v: %w",
+		a.partition, x.opts.Timeout/2, syscall.EIO)
+}
 
 // Adopt adopts a partition whose process may have died in an earlier run, or with the index. Calls on files that are
 // not complete wait until the adoption ends. The adoption begins when the leases of the previous index have ended.

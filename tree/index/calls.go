@@ -205,6 +205,9 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 		if !r.Writer {
 			return nil, syscall.EBADF
 		}
+		if err := s.lockedByOther(&r.Publication); err != nil && !r.hasty {
+			return nil, err
+		}
 		err = c.publish(s, &r.Publication)
 	}
 	if cerr := c.x.drop(s, 1, b2i(r.Writer), r.Failed || err != nil); err == nil {
@@ -227,6 +230,9 @@ func (s *session) awaited(writers int) error {
 func (r *publishCall) run(c *client) (wire.Body, error) {
 	s, err := c.session(r.Ino, true)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.lockedByOther(&r.Publication); err != nil {
 		return nil, err
 	}
 	return s.file.attrAnswer(c.publish(s, &r.Publication))

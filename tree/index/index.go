@@ -3,7 +3,6 @@ package index
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -165,29 +164,39 @@ func (x *Index) Close() {
 	}
 }
 
-// do runs a call under the lock. If the call needs a file that is being adopted, do waits for the adoption and runs
-// the call again.
+// A wait is the error of a call that has to be run again later. It is never sent to clients.
+type wait interface {
+	error
+	over() <-chan struct{} // closed when the call can be run again
+	// limit returns how long the call waits for waits of this kind; 0: no limit.
+	limit(x *Index) time.Duration
+	// expired returns the error of a call that has waited so long; nil: it is run without waiting.
+	expired(x *Index) error
+}
+
+// do runs a call under the lock. If the call has to wait, do runs it again after that.
 func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 	var limit <-chan time.Time // nil: no limit
 	for {
 		body, list, number, err := x.once(c, r)
-		p, ok := err.(*adoption)
+		w, ok := err.(wait)
 		if !ok {
 			if err == nil {
 				err = x.awaitSync(number)
 			}
 			return body, list, err
 		}
-		if limit == nil && x.opts.Timeout > 0 {
-			limit = time.After(x.opts.Timeout / 2)
+		if d := w.limit(x); limit == nil && d > 0 {
+			limit = time.After(d)
 		}
 		select {
-		case <-p.done:
+		case <-w.over():
 		case <-limit:
-			err := fmt.Errorf("files that a process of partition %d had open when it died cannot be opened yet: the partition could not be read within %v: %w",
-				p.partition, x.opts.Timeout/2, syscall.EIO)
-			x.opts.Logf("%v", err)
-			return nil, x.giveUp(c, r), err
+			if err := w.expired(x); err != nil {
+				x.opts.Logf("%v", err)
+				return nil, x.giveUp(c, r), err
+			}
+			limit = nil
 		case <-x.ctx.Done():
 			return nil, nil, errClosed
 		}
@@ -228,7 +237,7 @@ func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, numb
 	}
 	x.needsSync = false
 	body, err = r.run(c)
-	if _, waits := err.(*adoption); !waits {
+	if _, waits := err.(wait); !waits {
 		list = c.releases()
 	}
 	return body, list, x.deferSync(), err

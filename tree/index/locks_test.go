@@ -1,11 +1,13 @@
 package index
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -201,4 +203,111 @@ func TestRandomLocks(t *testing.T) {
 		require.NoError(t, err, what)
 		copy(model[kind][who][start:], now)
 	}
+}
+
+// TestPublicationWaitsForLock checks that bytes which another client has locked for writing are published when that lock ends, so that
+// they replace what that client has read before and writes back.
+func TestPublicationWaitsForLock(t *testing.T) {
+	r := newRig(t)
+	holder, other := r.connect(0), r.connect(1)
+	f := holder.open("f", unix.O_RDWR|unix.O_CREAT)
+	other.open("f", unix.O_RDWR)
+	for _, closes := range []bool{false, true} {
+		require.NoError(t, holder.hold(f.Ino, wire.RecordLock, 0, 10, writing(0, 10)))
+		other.write(f, 4, "new")
+		p := publication(f, wire.Range{Off: 4, Len: 3})
+		done := make(chan error, 1)
+		go func() {
+			if closes {
+				done <- other.conn.Call(wire.OpClose, &wire.Close{Writer: true, Publication: p}, nil)
+			} else {
+				done <- other.conn.Call(wire.OpPublish, &p, &wire.AttrAnswer{})
+			}
+		}()
+		w := r.waitsForLock(f.Ino, done)
+		holder.put(f, 0, "..........")
+		require.NoError(t, holder.hold(f.Ino, wire.RecordLock, 0, 10))
+		require.NoError(t, <-done)
+		select {
+		case <-w.over():
+		default:
+			assert.Fail(t, "the publication has waited until it was impatient")
+		}
+		assert.Equal(t, "....new...", holder.content(f.Ino), "by close: %v", closes)
+	}
+}
+
+// waitsForLock returns the wait of a publication for a lock of a file, when there is one. done has the end of the publication.
+func (r *rig) waitsForLock(ino microfs.Ino, done <-chan error) (w *lockWait) {
+	r.t.Helper()
+	for w == nil {
+		select {
+		case err := <-done:
+			require.Fail(r.t, "the publication has not waited", "%v", err)
+		case <-time.After(time.Millisecond):
+		}
+		r.x.mu.Lock()
+		for s := range r.x.files[ino].sessions {
+			w = cmp.Or(w, s.lockWait)
+		}
+		r.x.mu.Unlock()
+	}
+	return w
+}
+
+// TestPublicationDoesNotWait checks for which locks a publication does not wait.
+func TestPublicationDoesNotWait(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		kind wire.LockKind
+		held wire.Locked
+	}{
+		{"a lock for reading", wire.RecordLock, reading(0, 10)},
+		{"a lock of other bytes", wire.RecordLock, writing(7, 10)},
+		{"flock", wire.FileLock, writing(0, math.MaxInt64)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t)
+			holder, other := r.connect(0), r.connect(1)
+			f := holder.open("f", unix.O_RDWR|unix.O_CREAT)
+			other.open("f", unix.O_RDWR)
+			require.NoError(t, holder.hold(f.Ino, tc.kind, tc.held.Start, tc.held.End, tc.held))
+			other.put(f, 4, "new")
+			r.x.mu.Lock()
+			defer r.x.mu.Unlock()
+			for s := range r.x.files[f.Ino].sessions {
+				assert.False(t, s.lockHeld, "it has waited")
+			}
+		})
+	}
+}
+
+// TestLongLock checks that publications wait once for a lock that is held for long, and again for the next lock; and that the death
+// of the holder ends the wait.
+func TestLongLock(t *testing.T) {
+	r := newRig(t)
+	holder, other := r.connect(0), r.connect(1)
+	f := holder.open("f", unix.O_RDWR|unix.O_CREAT)
+	other.open("f", unix.O_RDWR)
+	held := func() bool {
+		r.x.mu.Lock()
+		defer r.x.mu.Unlock()
+		return r.x.places[0].files[f.Ino].lockHeld
+	}
+	for range 2 {
+		require.NoError(t, holder.hold(f.Ino, wire.RecordLock, 0, 10, writing(0, 10)))
+		assert.False(t, held())
+		other.put(f, 4, "new")
+		assert.True(t, held(), "the publication has waited")
+		other.put(f, 4, "new")
+		other.put(f, 4, "new")
+		require.NoError(t, holder.hold(f.Ino, wire.RecordLock, 0, 10))
+	}
+	require.NoError(t, holder.hold(f.Ino, wire.RecordLock, 0, 10, writing(0, 10)))
+	p := publication(f, wire.Range{Off: 4, Len: 3})
+	done := make(chan error, 1)
+	go func() { done <- other.conn.Call(wire.OpPublish, &p, &wire.AttrAnswer{}) }()
+	r.waitsForLock(f.Ino, done)
+	holder.kill()
+	require.NoError(t, <-done)
 }

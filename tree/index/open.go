@@ -29,6 +29,7 @@ type file struct {
 	sessions map[*session]struct{}
 	shards   shardSet // shards that possibly no range refers to
 	unmapped int64    // approximate bytes of these shards
+	locked   int      // number of locked ranges of all sessions
 }
 
 // A session is the state of a file that one client has open.
@@ -40,6 +41,8 @@ type session struct {
 	reserved int64         // end of its last unpublished reservation; 0: none
 	next     int64         // offset of the next append in the reservation
 	locks    [2]wire.Locks // by wire.LockKind
+	lockWait *lockWait     // publications of other clients wait for the locks; nil: none does
+	lockHeld bool          // publications have waited for the locks long enough
 	copyOf   string        // path of the file, to find copies; "": not looked up yet
 }
 
