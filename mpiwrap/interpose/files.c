@@ -6,7 +6,7 @@
  * do nothing in a rank that has not written. MPI_File_close syncs the file before the library waits for the other ranks. While
  * a file is open that several ranks have opened by MPI, MPI_Barrier publishes what this rank has written, and refreshes what it sees:
  * programs such as HDF5 let one rank write, wait in a barrier, and let another rank write to the same bytes, as local file systems permit.
- * A collective write has such a barrier before and behind it.
+ * A collective write has such a barrier before and behind it. One that must not wait is made by each rank for itself.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -57,8 +57,8 @@ static const char *in_mount(const char *name)
 /* A file of the mount that several ranks have opened by MPI. */
 struct shared {
 	struct shared *next;
-	void *file; /* the handle of C or of Fortran; NULL: none, and the next file may take this place. The thread that opens or
-		     * closes the file owns what follows */
+	void *file; /* C's handle; NULL: none, and the next file may take this place. The thread that opens or closes the file owns what
+		     * follows */
 	char *path;
 	struct nv_communicator communicator; /* a duplicate of the one that has opened the file */
 };
@@ -84,8 +84,18 @@ static struct shared *find_shared(void *file)
 	return file != NULL ? replaced(file, file) : NULL;
 }
 
-/* forget removes a file that was closed without this library's knowledge, as in another language: a new file has its handle. Its
- * communicator is not freed, since that is a call of all of its ranks. */
+/* handle_of returns C's handle of a file that has this handle in Fortran. */
+static void *handle_of(int fortran)
+{
+	static void *(*convert)(int);
+
+	if (convert == NULL)
+		convert = (void *(*)(int))nv_find("MPI_File_f2c");
+	return convert != NULL ? convert(fortran) : NULL;
+}
+
+/* forget removes a file that was closed without this library's knowledge, by a library for profiles for instance: a new file has its
+ * handle. Its communicator is not freed, since that is a call of all of its ranks. */
 static void forget(void *file)
 {
 	struct shared *s = find_shared(file);
@@ -163,6 +173,10 @@ static void refuse(const char *path, struct nv_communicator communicator, int ra
 	nv_comm_barrier(communicator);
 }
 
+/* Number of the calls of this thread about files that call each other: a function of one language that calls that of another one. Only
+ * the outermost has an effect. */
+static __thread unsigned nested __attribute__((tls_model("initial-exec")));
+
 /* opening is called before the library's MPI_File_open. It returns whether several ranks open a file of the mount. In one tree it then
  * duplicates the communicator, which may end before the file, and whose messages must not meet those of the barriers here. This is
  * done before the file is opened, since only some ranks may succeed in that. */
@@ -170,7 +184,7 @@ static bool opening(const char *path, struct nv_communicator communicator, struc
 {
 	int ranks, self;
 
-	if (path == NULL || !nv_comm_ranks(communicator, &ranks, &self) || ranks <= 1)
+	if (nested > 0 || path == NULL || !nv_comm_ranks(communicator, &ranks, &self) || ranks <= 1)
 		return false;
 	if (one_tree())
 		*copy = nv_comm_dup(communicator);
@@ -182,6 +196,8 @@ static bool opening(const char *path, struct nv_communicator communicator, struc
 /* opened is called behind the library's MPI_File_open. several: copy is the communicator of a file that several ranks open in one tree. */
 static void opened(bool ok, bool several, void *file, const char *path, struct nv_communicator copy)
 {
+	if (nested > 0)
+		return;
 	if (ok)
 		forget(file);
 	if (ok && several)
@@ -244,13 +260,17 @@ static void open_fortran(file_open_fortran *real, const int *communicator, char 
 	 * interposed, too, and sets the handle. */
 	if (refused)
 		real = (file_open_fortran *)nv_find("mpi_file_open_");
+	if (!refused)
+		nested++;
 	if (real != NULL)
 		real(communicator, name, refused ? &contradictory : mode, info, file, &error, length);
+	if (!refused)
+		nested--;
 	if (refused) {
 		*file = 0; /* MPI_FILE_NULL in the Fortran of every library */
 		error = unsupported();
 	} else {
-		opened(error == 0, several, (void *)(uintptr_t)*file, path, copy);
+		opened(error == 0, several, error == 0 ? handle_of(*file) : NULL, path, copy);
 	}
 	if (ierror != NULL)
 		*ierror = error;
@@ -290,19 +310,22 @@ FORTRAN_FUNCTION(mpi_file_sync_f08_, , synced, (int *file, int *ierror), file, &
 static void closed(bool ok)
 {
 	(void)ok;
+	nested--;
 }
 
 /* In MPI_File_close the libraries first wait for all ranks, then each rank closes the file. A rank that has returned may open the
  * file, and must find the data of all others. So each rank syncs before it waits. */
 static void closing(void *file)
 {
+	if (nested++ > 0)
+		return;
 	synced(true);
 	shared_closing(file);
 }
 
 C_FUNCTION(MPI_File_close, closing(*file), closed, (void **file), file)
-FORTRAN_FUNCTION(mpi_file_close_, closing((void *)(uintptr_t)*file), closed, (int *file, int *ierror), file, &result)
-FORTRAN_FUNCTION(mpi_file_close_f08_, closing((void *)(uintptr_t)*file), closed, (int *file, int *ierror), file, &result)
+FORTRAN_FUNCTION(mpi_file_close_, closing(handle_of(*file)), closed, (int *file, int *ierror), file, &result)
+FORTRAN_FUNCTION(mpi_file_close_f08_, closing(handle_of(*file)), closed, (int *file, int *ierror), file, &result)
 
 /* ---- MPI_File_preallocate ---- */
 
@@ -341,7 +364,7 @@ int nv_MPI_File_preallocate(void *file, int64_t size)
 	void nv_##symbol(const int *file, const int64_t *size, int *ierror)                                               \
 	{                                                                                                                 \
 		static void (*real)(const int *, const int64_t *, int *);                                                 \
-		int result = *size > 0 ? preallocate((void *)(uintptr_t)*file, *size) : -1;                               \
+		int result = *size > 0 ? preallocate(handle_of(*file), *size) : -1;                               \
                                                                                                                           \
 		if (real == NULL)                                                                                         \
 			real = (void (*)(const int *, const int64_t *, int *))nv_find(#symbol);                           \
@@ -378,9 +401,7 @@ FORTRAN_FUNCTION(mpi_barrier_f08_, exchange(true), waited, (int *communicator, i
 /* ---- Collective writes ---- */
 
 /* A rank that writes for others reads the bytes between theirs, and writes them back, old or new. So all ranks publish before the
- * library's call, which must not read old bytes, and behind it, since another rank may then write between those bytes and publish first.
- * MPI_File_iwrite_all and the like must not wait for other ranks, and have no barriers. */
-static __thread unsigned nested __attribute__((tls_model("initial-exec")));
+ * library's call, which must not read old bytes, and behind it, since another rank may then write between those bytes and publish first. */
 static __thread struct shared *written __attribute__((tls_model("initial-exec")));
 
 static void exchange_with_all(void)
@@ -433,7 +454,7 @@ static void wrote(bool ok)
 C_WRITES(, int)
 C_WRITES(_c, int64_t)
 
-#define FORTRAN_HANDLE ((void *)(uintptr_t)*file)
+#define FORTRAN_HANDLE handle_of(*file)
 #define FORTRAN_WRITE(symbol)                                                                                                        \
 	FORTRAN_FUNCTION(symbol, writing(FORTRAN_HANDLE), wrote,                                                                     \
 			 (int *file, void *data, void *count, void *datatype, void *status, int *ierror), file, data, count, datatype, status, \
@@ -461,3 +482,63 @@ C_WRITES(_c, int64_t)
 FORTRAN_WRITES(_)
 FORTRAN_WRITES(_f08_)
 FORTRAN_WRITES(_f08ts_)
+
+/* ---- Collective writes that do not wait ---- */
+
+/* MPI_File_iwrite_all must not wait for other ranks, so it cannot have a barrier. Each rank writes its bytes by MPI_File_iwrite, by
+ * which no rank writes for others. The content of the file, the file pointers and the request are the same. */
+
+/* alone returns the function to call for the collective one: the independent one, if several ranks have the file of the mount open. */
+static void *alone(void *file, void *found[2], const char *collective, const char *independent)
+{
+	bool own = find_shared(file) != NULL;
+
+	if (found[own] == NULL)
+		found[own] = nv_find(own ? independent : collective);
+	return found[own];
+}
+
+#define C_IWRITE(symbol, independent, parameters, ...)                                           \
+	int nv_##symbol parameters NV_CALL(#symbol);                                              \
+	int nv_##symbol parameters                                                                \
+	{                                                                                         \
+		static void *found[2];                                                            \
+		int(*call) parameters = (int(*) parameters)alone(file, found, #symbol, #independent); \
+                                                                                                  \
+		return call != NULL ? call(__VA_ARGS__) : FAILED;                                 \
+	}
+
+#define C_IWRITES(suffix, count_type)                                                                                             \
+	C_IWRITE(MPI_File_iwrite_all##suffix, MPI_File_iwrite##suffix,                                                            \
+		 (void *file, const void *data, count_type count, void *datatype, void *request), file, data, count, datatype, request) \
+	C_IWRITE(MPI_File_iwrite_at_all##suffix, MPI_File_iwrite_at##suffix,                                                      \
+		 (void *file, int64_t offset, const void *data, count_type count, void *datatype, void *request), file, offset, data, count, \
+		 datatype, request)
+
+C_IWRITES(, int)
+C_IWRITES(_c, int64_t)
+
+/* Those of MPICH's Fortran call C's, those of Open MPI's do not. */
+#define FORTRAN_IWRITE(symbol, independent, parameters, ...)                                                         \
+	void nv_##symbol parameters NV_CALL(#symbol);                                                                \
+	void nv_##symbol parameters                                                                                  \
+	{                                                                                                            \
+		static void *found[2];                                                                               \
+		void(*call) parameters = (void(*) parameters)alone(handle_of(*file), found, #symbol, #independent); \
+                                                                                                                     \
+		if (call != NULL)                                                                                    \
+			call(__VA_ARGS__);                                                                           \
+		else if (ierror != NULL)                                                                             \
+			*ierror = FAILED;                                                                            \
+	}
+
+#define FORTRAN_IWRITES(suffix)                                                                                                       \
+	FORTRAN_IWRITE(mpi_file_iwrite_all##suffix, mpi_file_iwrite##suffix,                                                          \
+		       (int *file, void *data, void *count, void *datatype, void *request, int *ierror), file, data, count, datatype, request, \
+		       ierror)                                                                                                        \
+	FORTRAN_IWRITE(mpi_file_iwrite_at_all##suffix, mpi_file_iwrite_at##suffix,                                                    \
+		       (int *file, void *offset, void *data, void *count, void *datatype, void *request, int *ierror), file, offset, data, \
+		       count, datatype, request, ierror)
+
+FORTRAN_IWRITES(_)
+FORTRAN_IWRITES(_f08_)

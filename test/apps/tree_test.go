@@ -109,7 +109,22 @@ func TestCollectiveHoles(t *testing.T) {
 	}
 }
 
-// TestFileOfTwoLanguages closes a file in Fortran that was opened in C. A collective write to the next file waits for the ranks of that file only.
+// TestSieving writes a piece with gaps in one rank, while others publish what they have written into the gaps.
+func TestSieving(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			need(t, "mpirun"+mpi.suffix)
+			s := newStage(t)
+			program := compile(t, s, "mpicc"+mpi.suffix, "sieve.c", "-Wall", "-Wextra", "-Werror")
+			alikeInTree(t, s, "", whole, func(dir string) [][]string {
+				return [][]string{demo.MPIRun("mpirun"+mpi.suffix, 4, "env", mpi.variable, program, dir)}
+			})
+		})
+	}
+}
+
+// TestFileOfTwoLanguages closes a file in Fortran that was opened in C. A collective write to the next file waits for the ranks of that file
+// only. A collective write in the other language than the open has its barriers, too.
 func TestFileOfTwoLanguages(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {

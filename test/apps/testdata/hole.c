@@ -42,6 +42,30 @@ static void write_in_two_calls(MPI_File f)
 	check(MPI_File_write_at_all_end(f, own, MPI_STATUS_IGNORE), "MPI_File_write_at_all_end");
 }
 
+static void write_without_waiting(MPI_File f)
+{
+	MPI_Request request;
+
+	check(MPI_File_iwrite_all(f, own, sizeof own, MPI_CHAR, &request), "MPI_File_iwrite_all");
+	check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
+	MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* write_one_by_one begins the collective write of the last rank when that of the first one has been begun. */
+static void write_one_by_one(MPI_File f)
+{
+	MPI_Request request;
+	int turn = 0;
+
+	if (rank > 0)
+		MPI_Recv(&turn, 1, MPI_INT, rank - 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	check(MPI_File_iwrite_at_all(f, 0, own, sizeof own, MPI_CHAR, &request), "MPI_File_iwrite_at_all");
+	if (rank < ranks - 1)
+		MPI_Send(&turn, 1, MPI_INT, rank + 1, 0, MPI_COMM_WORLD);
+	check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
+	MPI_Barrier(MPI_COMM_WORLD);
+}
+
 /* write_second writes the rank's second column. */
 static void write_second(MPI_File f, void (*collective)(MPI_File))
 {
@@ -112,8 +136,15 @@ int main(int argc, char **argv)
 		{ "several rounds", buffered, write_at_all },
 		{ "two calls", MPI_INFO_NULL, write_in_two_calls },
 		{ "two aggregators", two, write_all },
+		{ "no wait", MPI_INFO_NULL, write_without_waiting },
+		{ "one by one", MPI_INFO_NULL, write_one_by_one },
 	};
-	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+	const char *io = getenv("OMPI_MCA_io");
+	unsigned n = sizeof cases / sizeof *cases;
+
+	if (io != NULL && strcmp(io, "romio321") == 0)
+		n -= 2; /* this version crashes in MPI_File_iwrite_all, on a local directory too */
+	for (unsigned i = 0; i < n; i++) {
 		snprintf(path, sizeof path, "%s/hole%u", argv[1], i);
 		try(path, cases[i].info, cases[i].collective, cases[i].what);
 	}
