@@ -2,8 +2,10 @@ package tree
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,9 +189,22 @@ type countedConn struct {
 	asks   func()        // if not nil, called once, before the next request
 }
 
+// socketPair returns both ends of a connection that, unlike a net.Pipe, holds what was not received yet.
+func socketPair(t testing.TB) (ends [2]net.Conn) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	for i, fd := range fds {
+		file := os.NewFile(uintptr(fd), "the index")
+		ends[i], err = net.FileConn(file)
+		require.NoError(t, errors.Join(err, file.Close()))
+	}
+	return ends
+}
+
 // dial connects a process to the index.
 func (r *rig) dial() *countedConn {
-	near, far := net.Pipe()
+	ends := socketPair(r.t)
+	near, far := ends[0], ends[1]
 	c := &countedConn{Conn: near, served: make(chan struct{})}
 	if r.shares {
 		c.window = make([]byte, wire.MaxData)

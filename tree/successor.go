@@ -65,16 +65,28 @@ func (c *Client) call(op wire.Op, request, answer wire.Body) error {
 	return err
 }
 
-// ask sends a request, unless the index does not have the file open. A Close still has to be sent then.
+// locked reports whether the process has locks of the file.
+func (o *opened) locked() bool { return len(o.locks[0])+len(o.locks[1]) > 0 }
+
+// ask sends a request, unless the index does not have the file open. A Close still has to be sent then. Nobody depends on when a file is
+// closed that was only read and is not locked, so such a Close is not waited for.
 func (c *Client) ask(op wire.Op, request, answer wire.Body) error {
 	o := c.open[wire.FileOf(request)]
-	if o == nil || o.lost == nil {
-		return c.conn.Call(op, request, answer)
+	r, closes := request.(*wire.Close)
+	switch {
+	case o != nil && o.lost != nil:
+		if closes {
+			_ = c.conn.Call(op, &wire.Close{Writer: r.Writer, Failed: true, Publication: wire.Publication{Ino: r.Ino}}, nil) // fails with EBADF if the file is not open there
+		}
+		return o.lost
+	case o != nil && closes && !r.Writer && !o.locked():
+		return c.conn.Send(op, request)
 	}
-	if r, ok := request.(*wire.Close); ok {
-		_ = c.conn.Call(op, &wire.Close{Writer: r.Writer, Failed: true, Publication: wire.Publication{Ino: r.Ino}}, nil) // fails with EBADF if the file is not open there
+	err := c.conn.Call(op, request, answer)
+	if late := c.conn.Late(); late != nil {
+		c.logf("a file that was only read is not closed at the index of the job's files: %v", late)
 	}
-	return o.lost
+	return err
 }
 
 // recordState records the index's new state of open files.

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"io"
+	"net"
 	"syscall"
 	"testing"
 	"time"
@@ -274,7 +275,7 @@ func TestNoSuccessor(t *testing.T) {
 	p.client.Redial = func(time.Time) (io.ReadWriteCloser, error) { asked++; return nil, syscall.ECONNREFUSED }
 	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
 	put(t, f, 0, "hello")
-	_ = p.stream.Close()
+	require.NoError(t, p.counted.Conn.(*net.UnixConn).CloseWrite())
 	for range 2 {
 		err := f.Sync()
 		assert.ErrorIs(t, err, wire.ErrGone)

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,8 @@ type Conn struct {
 	codec  codec
 	buf    []byte
 	list   []Shard
+	sent   header // the request of Send whose answer has not been received; number 0: none
+	late   error  // the index's error to a request of Send
 	gone   error
 	ended  bool // failed because the index ended or closed the connection
 }
@@ -66,22 +69,58 @@ func (c *Conn) limit(timeout time.Duration) {
 func (c *Conn) Call(op Op, request, answer Body) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone != nil {
-		return c.gone
+	h, err := c.send(op, request)
+	if err != nil {
+		return err
 	}
-	c.number++
-	h := header{kind: kindRequest, op: op, number: c.number}
-	var err error
-	if c.buf, err = c.codec.encode(c.buf, &h, nil, request); err != nil {
-		return fmt.Errorf("%v: %w", op, err)
-	}
-	answered, gone := c.exchange(h, answer)
+	answered, gone := c.receive(h, answer)
 	if gone != nil {
-		c.ended = endedBy(gone)
-		c.fail(fmt.Errorf("%w (%v: %v)", ErrGone, op, gone))
-		return c.gone
+		return c.lose(op, gone)
 	}
 	return answered
+}
+
+// Send sends a request and does not wait for the answer. The next call receives it first, and Late returns its error. The
+// error of Send is ErrGone, or about a request that is too long to be sent.
+func (c *Conn) Send(op Op, request Body) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, err := c.send(op, request)
+	if err == nil {
+		c.sent = h
+	}
+	return err
+}
+
+// Late returns, once, the index's error to an earlier request of Send.
+func (c *Conn) Late() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.late
+	c.late = nil
+	return err
+}
+
+// settle receives the answer to the request of Send, if there is one.
+func (c *Conn) settle() error {
+	h := c.sent
+	if h.number == 0 || c.gone != nil {
+		return c.gone
+	}
+	c.sent = header{}
+	err, gone := c.receive(h, nil)
+	if gone != nil {
+		return c.lose(h.op, gone)
+	}
+	c.late = cmp.Or(c.late, err)
+	return nil
+}
+
+// lose records that the connection has failed during a request.
+func (c *Conn) lose(op Op, gone error) error {
+	c.ended = endedBy(gone)
+	c.fail(fmt.Errorf("%w (%v: %v)", ErrGone, op, gone))
+	return c.gone
 }
 
 // Close closes the connection. Later calls fail.
@@ -116,6 +155,9 @@ func endedBy(err error) bool {
 func (c *Conn) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.settle() != nil {
+		return false
+	}
 	s, ok := c.stream.(interface{ Idle() bool })
 	return !ok || c.in.Buffered() == 0 && s.Idle()
 }
@@ -125,17 +167,29 @@ func (c *Conn) fail(err error) {
 	_ = c.stream.Close() // has failed already
 }
 
-// exchange sends the request in c.buf and receives the answer. err is the error of the index, gone that of the
-// connection.
-func (c *Conn) exchange(h header, answer Body) (err, gone error) {
+// send sends a request, after the answer to the one before was received.
+func (c *Conn) send(op Op, request Body) (h header, err error) {
+	if err := c.settle(); err != nil {
+		return h, err
+	}
+	c.number++
+	h = header{kind: kindRequest, op: op, number: c.number}
+	if c.buf, err = c.codec.encode(c.buf, &h, nil, request); err != nil {
+		return h, fmt.Errorf("%v: %w", op, err)
+	}
 	if s, ok := c.stream.(interface{ SetDeadline(time.Time) error }); ok && c.timeout > 0 {
 		if err := s.SetDeadline(time.Now().Add(c.timeout)); err != nil {
-			return nil, err
+			return h, c.lose(op, err)
 		}
 	}
 	if _, err := c.stream.Write(c.buf); err != nil {
-		return nil, err
+		return h, c.lose(op, err)
 	}
+	return h, nil
+}
+
+// receive receives the answer to a request. err is the error of the index, gone that of the connection.
+func (c *Conn) receive(h header, answer Body) (err, gone error) {
 	got, b, err := receive(c.in, c.buf, kindAnswer)
 	c.buf = b
 	switch {

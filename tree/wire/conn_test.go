@@ -224,3 +224,50 @@ func TestShareTooMuch(t *testing.T) {
 	require.NoError(t, err)
 	assert.ErrorIs(t, p.Body(new(Write)), errProtocol)
 }
+
+// TestSend checks that the answer to a request which nobody waits for is received before the next request is sent, that its error is
+// kept, and that a connection which such an answer waits in is idle.
+func TestSend(t *testing.T) {
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close(); far.Close() })
+	c, p := NewConn(near, time.Minute, nil), NewPeer(far)
+	var asked []Op
+	go func() {
+		for {
+			op, err := p.Next()
+			if err != nil {
+				return
+			}
+			asked = append(asked, op)
+			var request Body
+			if err = nil; op == OpClose {
+				request, err = new(Close), syscall.EBADF
+			}
+			assert.NoError(t, p.Body(request))
+			if p.Answer(err, nil, nil) != nil {
+				return
+			}
+		}
+	}()
+	for _, next := range []func() error{
+		func() error { return c.Call(OpSync, nil, nil) },
+		func() error { return c.Send(OpSync, nil) },
+		func() error {
+			if !c.Idle() {
+				return ErrGone
+			}
+			return nil
+		},
+	} {
+		require.NoError(t, c.Send(OpClose, &Close{}))
+		require.NoError(t, next())
+		assert.Equal(t, syscall.EBADF, c.Late())
+		assert.NoError(t, c.Late())
+	}
+	require.NoError(t, c.Call(OpSync, nil, nil))
+	assert.Equal(t, []Op{OpClose, OpSync, OpClose, OpSync, OpClose, OpSync}, asked)
+	require.NoError(t, c.Send(OpClose, &Close{}))
+	far.Close()
+	assert.False(t, c.Idle())
+	assert.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
+}
