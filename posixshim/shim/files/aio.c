@@ -9,45 +9,33 @@
 #include "kernel.h"
 #include "nv.h"
 
-/* complete stores the result of a request in its aiocb, and sends the signal that the request asks for. */
-static int complete(struct aiocb *cb, int64_t result, int saved)
+/* request executes a request of POSIX, stores the result in its aiocb, and sends the signal that the request asks for. A request
+ * for a file that is not ours is left to real. */
+static int request(struct aiocb *cb, bool writes, int (*real)(struct aiocb *cb))
 {
+	nv_handle h = nv_handle_of(cb->aio_fildes);
 	const struct sigevent *event = &cb->aio_sigevent;
+	void *buf = (void *)cb->aio_buf;
+	int saved = errno;
 
-	cb->__return_value = result;
-	cb->__error_code = result < 0 ? errno : 0;
+	if (h == 0)
+		return real(cb);
+	if (event->sigev_notify == SIGEV_THREAD)
+		return nv_unsupported("aio with SIGEV_THREAD");
+	cb->__return_value = writes ? rt_pwrite(h, buf, cb->aio_nbytes, cb->aio_offset) : rt_pread(h, buf, cb->aio_nbytes, cb->aio_offset);
+	cb->__error_code = cb->__return_value < 0 ? errno : 0;
 	errno = saved;
 	return event->sigev_notify == SIGEV_SIGNAL ? sigqueue(getpid(), event->sigev_signo, event->sigev_value) : 0;
 }
 
-/* calls_function says whether a request asks for a function on a new thread, which is not supported. It sets errno. */
-static bool calls_function(const struct aiocb *cb)
-{
-	return cb->aio_sigevent.sigev_notify == SIGEV_THREAD && nv_unsupported("aio with SIGEV_THREAD") != 0;
-}
-
 int nv_aio_read(struct aiocb *cb)
 {
-	nv_handle h = nv_handle_of(cb->aio_fildes);
-	int saved = errno;
-
-	if (h == 0)
-		return REAL(aio_read)(cb);
-	if (calls_function(cb))
-		return -1;
-	return complete(cb, rt_pread(h, (void *)cb->aio_buf, cb->aio_nbytes, cb->aio_offset), saved);
+	return request(cb, false, REAL(aio_read));
 }
 
 int nv_aio_write(struct aiocb *cb)
 {
-	nv_handle h = nv_handle_of(cb->aio_fildes);
-	int saved = errno;
-
-	if (h == 0)
-		return REAL(aio_write)(cb);
-	if (calls_function(cb))
-		return -1;
-	return complete(cb, rt_pwrite(h, (void *)cb->aio_buf, cb->aio_nbytes, cb->aio_offset), saved);
+	return request(cb, true, REAL(aio_write));
 }
 
 /* transfer executes a request of libaio. */

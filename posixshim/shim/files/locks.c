@@ -84,6 +84,8 @@ static int get(int (*attempt)(nv_handle, int, struct flock *), nv_handle h, int 
 
 int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 {
+	bool wait = cmd == F_SETLKW || cmd == F_OFD_SETLKW;
+
 	switch (cmd) {
 	case F_GETLK:
 	case F_OFD_GETLK:
@@ -93,17 +95,7 @@ int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 	case F_OFD_SETLKW:
 		if (nv_near_null(lock))
 			return nv_error(EFAULT);
-	}
-	switch (cmd) {
-	case F_GETLK:
-	case F_SETLK:
-	case F_OFD_GETLK:
-	case F_OFD_SETLK:
-		return get(try_record, h, cmd, lock, false);
-	case F_SETLKW:
-		return get(try_record, h, F_SETLK, lock, true);
-	case F_OFD_SETLKW:
-		return get(try_record, h, F_OFD_SETLK, lock, true);
+		return get(try_record, h, !wait ? cmd : cmd == F_SETLKW ? F_SETLK : F_OFD_SETLK, lock, wait);
 	}
 	return nv_error(EINVAL);
 }
@@ -123,12 +115,10 @@ int nv_lockf(nv_handle h, int command, off_t length)
 
 	switch (command) {
 	case F_ULOCK:
-		lock.l_type = F_UNLCK;
-		return get(try_record, h, F_SETLK, &lock, false);
 	case F_LOCK:
-		return get(try_record, h, F_SETLK, &lock, true);
 	case F_TLOCK:
-		return get(try_record, h, F_SETLK, &lock, false);
+		lock.l_type = command == F_ULOCK ? F_UNLCK : F_WRLCK;
+		return get(try_record, h, F_SETLK, &lock, command == F_LOCK);
 	case F_TEST:
 		lock.l_type = F_RDLCK;
 		if (get(try_record, h, F_GETLK, &lock, false) != 0)
