@@ -144,11 +144,25 @@ child: 11
 }
 
 // TestStrangers checks programs without the library that have inherited a file of the mount. They can write to the
-// file, and reading from it fails. No data may be lost without an error, or written to another file.
+// file. They can read it where the kernel has a view of the mount; otherwise reading fails. No data may be lost without an
+// error, or written to another file.
 func TestStrangers(t *testing.T) {
 	const want = `both: 1
 writes: 0
 reads: 1
+text
+neither: 0
+writes nothing: 0
+kept
+text
+in
+out
+`
+	const viewed = `both: 0
+kept
+writes: 0
+kept
+reads: 0
 text
 neither: 0
 writes nothing: 0
@@ -183,9 +197,30 @@ out
 			require.NoError(t, err)
 			assert.Equal(t, want, stdout)
 			assert.Regexp(t, "^read: Invalid argument\nread: Invalid argument\n$", stderr)
+
+			cmd = newStore(t).view().command("sh", append([]string{"testdata/strangers.sh", mount}, c.argv(t)...)...)
+			assert.Equal(t, viewed, output(t, cmd))
 		})
 	}
 	assert.NoFileExists(t, mount)
+}
+
+// TestStrangersRead checks which files a program without the library can read that has inherited them: those that are open for
+// reading only and have the name by which they were opened. It never reads another file.
+func TestStrangersRead(t *testing.T) {
+	program := compile(t, "gcc", "copies.c", "-static")
+	stdout, stderr, err := finish(t, newStore(t).view().command("sh", "testdata/reads.sh", mount, program))
+	require.NoError(t, err)
+	assert.Equal(t, `56785678 from an offset, which stays: 0
+12345678 found in PATH: 0
+#!`+program+`
+executed by the process that has it open: 0
+entry
+open for writing too: 1
+renamed: 1
+without a name: 1
+`, stdout)
+	assert.Equal(t, "read: Resource temporarily unavailable\nread: Invalid argument\nread: Invalid argument\n", stderr)
 }
 
 // TestBuildInTheMount runs make in the mount. The output must be the same as in a local directory.

@@ -226,6 +226,8 @@ void nv_share_all(void);
 void nv_init_descriptors(void);
 void nv_hand_over(void);
 void nv_before_exec(void);
+bool nv_passes_files(bool local);
+void nv_pass_by_view(void);
 int nv_exec_failed(void);
 int nv_parent_server(bool shared);
 

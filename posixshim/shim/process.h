@@ -14,18 +14,15 @@ int nv_execve(const char *path, char *const argv[], char *const envp[]);
 int nv_execvpe(const char *file, char *const argv[], char *const envp[]);
 int nv_fexecve(int fd, char *const argv[], char *const envp[]);
 int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags);
-int nv_execl(const char *path, const char *arg, va_list ap);
-int nv_execle(const char *path, const char *arg, va_list ap);
-int nv_execlp(const char *file, const char *arg, va_list ap);
+enum nv_variadic { NV_EXECL, NV_EXECLE, NV_EXECLP };
+int nv_execl(enum nv_variadic call, const char *path, const char *arg, va_list ap);
 long nv_syscall(long number, va_list ap);
 bool nv_raw(long number, const long *a, long *result);
 int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
 		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
-int nv_system(const char *command);
 void nv_quit(int status);
-FILE *nv_popen(const char *command, const char *mode);
 void nv_openlog(const char *name, int options, int facility);
 int nv_fflush(FILE *stream);
 bool nv_owns_memory(void); /* false in a child of vfork, which shares its parent's memory */

@@ -28,6 +28,9 @@ enum { NV_OWN_CLOSING, NV_OWN_OPENED, NV_OWN_RESERVE, NV_OWN_UNRESERVE, NV_OWN_K
  * ignored. */
 #define NV_ITSELF (INT64_C(1) << 62)
 
+/* The bits of an inode number in which a file of the mount and that file in the view are the same (posixshim.ViewShift). */
+#define NV_VIEW_INO ((UINT64_C(1) << 40) - 1)
+
 /* The most mounts of a process. Handles below NV_MOUNTS are numbers of mounts. */
 #define NV_MOUNTS 4
 

@@ -2921,7 +2921,7 @@ int nv_call_execl(const char *path, const char *arg, ...)
 	va_list ap;
 
 	va_start(ap, arg);
-	int result = nv_execl(path, arg, ap);
+	int result = nv_execl(NV_EXECL, path, arg, ap);
 	va_end(ap);
 	return result;
 }
@@ -2933,7 +2933,7 @@ int nv_call_execle(const char *path, const char *arg, ...)
 	va_list ap;
 
 	va_start(ap, arg);
-	int result = nv_execle(path, arg, ap);
+	int result = nv_execl(NV_EXECLE, path, arg, ap);
 	va_end(ap);
 	return result;
 }
@@ -2945,7 +2945,7 @@ int nv_call_execlp(const char *file, const char *arg, ...)
 	va_list ap;
 
 	va_start(ap, arg);
-	int result = nv_execlp(file, arg, ap);
+	int result = nv_execl(NV_EXECLP, file, arg, ap);
 	va_end(ap);
 	return result;
 }
@@ -2999,7 +2999,7 @@ int nv_call_system(const char *command) NV_CALL("system");
 int nv_call_system(const char *command)
 {
 	nv_notice_fork();
-	return nv_system(command);
+	return (nv_share_all(), REAL(system)(command));
 }
 
 void nv_call_openlog(const char *name, int options, int facility) NV_CALL("openlog");
@@ -3025,5 +3025,5 @@ FILE *nv_call_popen(const char *command, const char *mode) NV_CALL("popen");
 FILE *nv_call_popen(const char *command, const char *mode)
 {
 	nv_notice_fork();
-	return nv_popen(command, mode);
+	return (nv_share_all(), REAL(popen)(command, mode));
 }

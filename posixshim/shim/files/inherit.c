@@ -2,7 +2,7 @@
  *
  * Before this process forks or executes a program, sockets replace its placeholders. The name of a socket says which file of
  * which process it is (posixshim/inherit.go). A process with this library sends its calls on such a descriptor to that process
- * (remote.c). To other programs the socket is of no use.
+ * (remote.c). Other programs can write to the socket (posixshim/relay.go). For reading they get a file of the view instead.
  *
  * Before a process ends, or executes a program, it hands over the files that other processes have open to nvmecr serve
  * (posixshim/handover.go). */
@@ -184,13 +184,52 @@ static bool others_have(int ends)
 	return rt_alone(ends) > 0;
 }
 
-/* inherits says whether a program that is executed inherits open files of this process. */
-static bool inherits(void)
+static bool passes(int fd)
+{
+	return nv_handle_of(fd) > 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC);
+}
+
+/* nv_passes_files says whether a program that is executed inherits open files that are ours; local: of this process. */
+bool nv_passes_files(bool local)
 {
 	for (int fd = 0; (unsigned)fd < atomic_load(&nv_fds_end); fd++)
-		if (nv_handle_of(fd) > 0 && nv_server(nv_handle_of(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
+		if (!(local && nv_server(nv_handle_of(fd)) != 0) && passes(fd))
 			return true;
 	return false;
+}
+
+/* open_by_kernel opens in the view the file h, which is open for reading only, at its offset; -1: it is open otherwise, the view
+ * does not have it by its name, or does not show all of it yet (--view=job, before it is closed or synced). */
+static int open_by_kernel(nv_handle h)
+{
+	struct stat ours, kernels;
+	char buf[NV_PATH];
+	const char *path = (rt_getfl(h) & (O_ACCMODE | O_PATH)) == O_RDONLY ? nv_kernel_path_of(h, NV_OPEN, buf) : NULL;
+	int fd = path == NULL ? -1 : REAL(open)(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd >= 0 && rt_fstat(h, &ours, sizeof ours) == 0 && REAL(fstat)(fd, &kernels) == 0 &&
+	    ((ours.st_ino ^ kernels.st_ino) & NV_VIEW_INO) == 0 && ours.st_size <= kernels.st_size &&
+	    REAL(lseek)(fd, rt_seek(h, 0, SEEK_CUR), SEEK_SET) >= 0)
+		return fd;
+	nv_close_quietly(fd);
+	return -1;
+}
+
+/* nv_pass_by_view is called before a program without this library is executed. To that the socket of a file that it inherits
+ * for reading is of no use. A file of the view takes the place of the socket, with an offset of its own. If the program cannot be
+ * executed, this process continues with that file. */
+void nv_pass_by_view(void)
+{
+	int saved = errno;
+
+	for (int fd = 0; (unsigned)fd < atomic_load(&nv_fds_end); fd++) {
+		int file = passes(fd) ? open_by_kernel(nv_handle_of(fd)) : -1;
+
+		if (file >= 0)
+			nv_dup_to(file, fd, 0);
+		nv_close_quietly(file);
+	}
+	errno = saved;
 }
 
 /* hand_over gives nvmecr serve the open files that other processes have, and this process's number. After that, this process too
@@ -223,7 +262,7 @@ void nv_hand_over(void)
  * descriptors that the program does not inherit. */
 static bool hand_over_for_exec(void)
 {
-	bool needed = inherits() || others_have(0);
+	bool needed = nv_passes_files(true) || others_have(0);
 
 	if (needed)
 		share_all();

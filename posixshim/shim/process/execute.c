@@ -1,7 +1,8 @@
-/* The calls that execute programs: exec, posix_spawn, system, popen.
+/* The calls that execute programs: exec and posix_spawn.
  *
  * The kernel is given the path in the view of a program that is ours (view.c). Before a program is executed, open files that
- * it or another process shares are handed over to nvmecr serve (inherit.c). */
+ * it or another process shares are handed over to nvmecr serve (inherit.c). A program that does not load this library gets
+ * files of the view in the place of those that it inherits for reading. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,9 +13,45 @@ extern char **environ;
 
 typedef int execute_call(const char *path, char *const argv[], char *const envp[]);
 
+/* passes_files says whether the program inherits open files that the view may have. */
+static bool passes_files(void)
+{
+	return nv_view != NULL && nv_passes_files(false);
+}
+
+/* loads_library says whether a program will load this library: the environment names a library to preload, the program is not
+ * set-user-ID, and names the dynamic linker of glibc. Linkers put that name behind the program's headers, which are at the
+ * beginning. A script is what its interpreter is. A program that cannot be read is taken for one that loads the library. */
+static bool loads_library(const char *path, char *const envp[])
+{
+	char head[NV_PATH];
+	struct stat st;
+	ssize_t n = 0;
+
+	while (envp != NULL && *envp != NULL && strncmp(*envp, "LD_PRELOAD=", 11) != 0)
+		envp++;
+	if (envp == NULL || *envp == NULL)
+		return false;
+	for (int i = 0; i < 6; i++) { /* the kernel executes that many interpreters one after the other */
+		int fd = REAL(open)(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+		n = fd < 0 || REAL(fstat)(fd, &st) != 0 ? -1 : REAL(read)(fd, head, sizeof head - 1);
+		nv_close_quietly(fd);
+		if (n < 2 || memcmp(head, "#!", 2) != 0)
+			break;
+		head[n] = '\0';
+		path = head + 2 + strspn(head + 2, " \t");
+		head[path - head + (ssize_t)strcspn(path, " \t\n")] = '\0';
+	}
+	return n < 4 || memcmp(head, "\177ELF", 4) != 0 ||
+	       (!(st.st_mode & (S_ISUID | S_ISGID)) && memmem(head, (size_t)n, "/ld-linux", 9) != NULL);
+}
+
 /* run makes an exec call. It returns only if that fails. */
 static int run(execute_call *call, const char *path, char *const argv[], char *const envp[])
 {
+	if (passes_files() && !loads_library(path, envp))
+		nv_pass_by_view();
 	nv_before_exec();
 	call(path, argv, envp);
 	return nv_exec_failed();
@@ -107,9 +144,9 @@ static bool executable(const char *path)
 	return S_ISREG(st.st_mode);
 }
 
-/* in_path returns what to call the C library's execvpe with: file itself if no directory of PATH is ours, otherwise the
- * kernel's path of the program. NULL: the program was not found; errno is that of execvp. */
-static const char *in_path(const char *file, char buf[NV_PATH])
+/* in_path returns what to call the C library's execvpe with: file itself if no directory of PATH is ours, otherwise, or if find is
+ * set, the kernel's path of the program. NULL: the program was not found; errno is that of execvp. */
+static const char *in_path(const char *file, bool find, char buf[NV_PATH])
 {
 	struct search s = {file, getenv("PATH")};
 	const char *path;
@@ -120,8 +157,8 @@ static const char *in_path(const char *file, char buf[NV_PATH])
 		return file;
 	if (strchr(file, '/') != NULL)
 		return nv_kernel_path(AT_FDCWD, file, NV_EXECUTE, buf);
-	if (!searches_mount(s))
-		return file;
+	if (s.next == NULL || !(find || searches_mount(s)))
+		return file; /* the C library searches */
 	while (next_candidate(&s, candidate)) {
 		path = nv_kernel_path(AT_FDCWD, candidate, NV_SEARCH, buf);
 		if (path != NULL && executable(path)) {
@@ -141,17 +178,14 @@ static const char *in_path(const char *file, char buf[NV_PATH])
 int nv_execvpe(const char *file, char *const argv[], char *const envp[])
 {
 	char buf[NV_PATH];
-	const char *path = in_path(file, buf);
+	const char *path = in_path(file, passes_files(), buf);
 
 	return path == NULL ? -1 : run(REAL(execvpe), path, argv, envp);
 }
 
-/* The variadic calls: execl, execlp, execle. */
-enum { PLAIN, SEARCH, ENVIRONMENT };
-
-/* execute makes a variadic call. It collects the arguments on the stack, as the C library does: in a child of vfork malloc
- * would change the parent's memory. */
-static int execute(int how, const char *path, const char *arg, va_list ap)
+/* nv_execl makes a variadic call. It collects the arguments on the stack, as the C library does: in a child of vfork malloc would
+ * change the parent's memory. */
+int nv_execl(enum nv_variadic call, const char *path, const char *arg, va_list ap)
 {
 	size_t n = 1;
 	va_list count;
@@ -166,24 +200,9 @@ static int execute(int how, const char *path, const char *arg, va_list ap)
 	for (size_t i = 1; i < n; i++)
 		argv[i] = va_arg(ap, const char *);
 	char *const *args = (char *const *)argv;
-	char *const *envp = how == ENVIRONMENT ? va_arg(ap, char *const *) : environ;
+	char *const *envp = call == NV_EXECLE ? va_arg(ap, char *const *) : environ;
 
-	return how == SEARCH ? nv_execvpe(path, args, envp) : nv_execve(path, args, envp);
-}
-
-int nv_execl(const char *path, const char *arg, va_list ap)
-{
-	return execute(PLAIN, path, arg, ap);
-}
-
-int nv_execle(const char *path, const char *arg, va_list ap)
-{
-	return execute(ENVIRONMENT, path, arg, ap);
-}
-
-int nv_execlp(const char *file, const char *arg, va_list ap)
-{
-	return execute(SEARCH, file, arg, ap);
+	return call == NV_EXECLP ? nv_execvpe(path, args, envp) : nv_execve(path, args, envp);
 }
 
 /* ---- spawning ---- */
@@ -208,22 +227,8 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 	int saved = errno, error;
 
 	nv_share_all();
-	file = in_path(file, buf);
+	file = in_path(file, false, buf);
 	error = file == NULL ? errno : REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
 	errno = saved;
 	return error;
-}
-
-/* ---- shells ---- */
-
-int nv_system(const char *command)
-{
-	nv_share_all();
-	return REAL(system)(command);
-}
-
-FILE *nv_popen(const char *command, const char *mode)
-{
-	nv_share_all();
-	return REAL(popen)(command, mode);
 }
