@@ -107,9 +107,29 @@ func TestMountPoint(t *testing.T) {
 	out := sh(t, s, fmt.Sprintf(`set -e; echo one > %[1]s/a; %[2]s %[1]s/a; cp /bin/echo %[1]s; env -i %[1]s/echo two
 		printf '#!%[1]s/echo\n' > %[1]s/script; chmod +x %[1]s/script; env -i %[1]s/script three | sed "s|.*/script|script|"; ls %[1]s`, dir, static), "--mount", dir).ok(t)
 	assert.Equal(t, "one\nstatic\ntwo\nscript three\na\necho\nscript\n", out)
+	// A statically linked program can be the job itself.
+	assert.Equal(t, "one\nstatic\nstatic\n", call(t, s, "run", "--mount", dir, "--", static, filepath.Join(dir, "a")).ok(t))
+	call(t, s, "run", "--mount", dir, "--fuse=off", "--", static, filepath.Join(dir, "a")).refused(t, "statically linked")
 	names, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, names, "nothing went to the directory below")
+}
+
+// TestInheritedForReading checks that programs without the library read files that they inherit from shells of ranks.
+func TestInheritedForReading(t *testing.T) {
+	t.Parallel()
+	for _, s := range []*demo.Stage{newStage(t), newRankStage(t)} {
+		needsView(t, s, otherPrograms)
+		script := filepath.Join(s.Dir, "rank.sh")
+		require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+printf 'of\nrank %s\n' $r > /nvmecr/in.$r; (read x; env -i cat) < /nvmecr/in.$r; exec env -i cat < /nvmecr/in.$r
+`), 0o600))
+		for _, l := range launchers(t, s) {
+			line := strings.Join(demo.MPIRun("mpirun."+l.mpi, 2, "sh", script), " ")
+			got := strings.Split(sh(t, s, line, "--name", l.mpi).ok(t), "\n")
+			assert.ElementsMatch(t, []string{"rank 0", "of", "rank 0", "rank 1", "of", "rank 1", ""}, got)
+		}
+	}
 }
 
 // serverOf returns the id of the process that exports a view.

@@ -33,7 +33,7 @@ var forwarded = []os.Signal{
 // or 128 plus the number of the signal that ended it. Signals are passed on; a second interrupt kills the job and all
 // its descendants.
 func runJob(argv, env []string, at surroundings) (int, error) {
-	path, err := findProgram(argv[0])
+	path, err := findProgram(argv[0], at.dir != "")
 	if err != nil {
 		return 0, err
 	}
@@ -96,8 +96,9 @@ func foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// findProgram searches PATH as a shell does, and refuses programs that no library can be preloaded into.
-func findProgram(name string) (string, error) {
+// findProgram searches PATH as a shell does, and refuses programs that no library can be preloaded into. viewed: the
+// kernel has the files at the mount point, where a statically linked program finds them.
+func findProgram(name string, viewed bool) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
@@ -112,12 +113,12 @@ func findProgram(name string) (string, error) {
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 && os.Getuid() != 0 {
 		return "", fmt.Errorf("%s is setuid or setgid: the system does not preload libraries into it; run a copy without these bits", path)
 	}
-	return path, checkDynamic(path)
+	return path, checkDynamic(path, viewed)
 }
 
-// checkDynamic refuses ELF programs without an interpreter (the dynamic linker), and those of another architecture. A
-// file that is not ELF is a script; what matters is its interpreter.
-func checkDynamic(path string) error {
+// checkDynamic refuses ELF programs without an interpreter (the dynamic linker), unless viewed is set, and those of
+// another architecture. A file that is not ELF is a script; what matters is its interpreter.
+func checkDynamic(path string, viewed bool) error {
 	f, err := elf.Open(path)
 	if err != nil {
 		return nil
@@ -134,5 +135,8 @@ func checkDynamic(path string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is statically linked: nothing can be preloaded into it; link it dynamically (without -static)", path)
+	if viewed {
+		return nil
+	}
+	return fmt.Errorf("%s is statically linked: nothing can be preloaded into it; link it dynamically (without -static), or give it the files by FUSE (docs/programs.md)", path)
 }

@@ -90,16 +90,20 @@ func TestProgramsThatCannotBePreloaded(t *testing.T) {
 		require.NoError(t, err, string(out))
 		return program
 	}
-	dynamic := compile("dynamic")
-	_, err := findProgram(dynamic)
-	assert.NoError(t, err)
-	_, err = findProgram(compile("static", "-static"))
-	assert.ErrorContains(t, err, "statically linked")
-	_, err = findProgram(compile("static-pie", "-static-pie"))
-	assert.ErrorContains(t, err, "statically linked")
+	for _, viewed := range []bool{false, true} {
+		_, err := findProgram(compile("dynamic"), viewed)
+		assert.NoError(t, err)
+	}
+	for _, flag := range []string{"-static", "-static-pie"} {
+		static := compile("static", flag)
+		_, err := findProgram(static, false)
+		assert.ErrorContains(t, err, "statically linked")
+		_, err = findProgram(static, true)
+		assert.NoError(t, err, "the kernel has the files")
+	}
 
-	_, err = findProgram("no-such-program-anywhere")
+	_, err := findProgram("no-such-program-anywhere", true)
 	assert.EqualError(t, err, "no-such-program-anywhere: no such program in PATH")
-	_, err = findProgram(source)
+	_, err = findProgram(source, true)
 	assert.ErrorContains(t, err, "permission denied")
 }

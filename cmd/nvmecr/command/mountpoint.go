@@ -24,9 +24,20 @@ type surroundings struct {
 
 // mountAt has the exported view mounted at the mount point of the job, where that is possible.
 func mountAt(job *surroundings, cfg *config.Config) {
-	if info, err := os.Stat(cfg.Mount); cfg.Export != "" && mayMount() && err == nil && info.IsDir() {
+	if cfg.Export != "" && mayMount() && isDirectory(cfg.Mount) {
 		job.tree, job.dir = filepath.Join(cfg.Export, "job"), cfg.Mount
 	}
+}
+
+// mayMountAt reports, before anything is started, whether mountAt may mount the view. A user who cannot mount may get
+// a user namespace (enterNamespace).
+func mayMountAt(cfg *config.Config) bool {
+	return cfg.FUSE && isDirectory(cfg.Mount) && hasFUSE() && (mayMount() || !hasFusermount())
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // start starts a process in the surroundings.

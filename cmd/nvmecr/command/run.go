@@ -104,7 +104,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err != nil {
 		return err
 	}
-	program, err := findProgram(argv[0])
+	program, err := findProgram(argv[0], mayMountAt(o.cfg))
 	if _, e := config.ParseSwitch(argv[0]); err != nil && e == nil {
 		return cli.UsageError{Err: fmt.Errorf("%w; to give a switch a value write --SWITCH=%s", err, argv[0])}
 	}
