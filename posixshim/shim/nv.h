@@ -438,9 +438,7 @@ DIR *nv_opendir(struct nv_path_at *at);
 DIR *nv_fdopendir(int fd, nv_handle h);
 int nv_closedir(struct nv_dir *dir);
 struct dirent *nv_readdir(struct nv_dir *dir);
-void nv_rewinddir(struct nv_dir *dir);
 void nv_seekdir(struct nv_dir *dir, long position);
-long nv_telldir(struct nv_dir *dir);
 
 /* ---- streams ---- */
 

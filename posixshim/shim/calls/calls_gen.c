@@ -2273,7 +2273,7 @@ void nv_call_rewinddir(DIR *stream)
 		REAL(rewinddir)(stream);
 		return;
 	}
-	nv_rewinddir(dir);
+	nv_seekdir(dir, 0);
 }
 
 void nv_call_seekdir(DIR *stream, long position) NV_CALL("seekdir");
@@ -2298,7 +2298,7 @@ long nv_call_telldir(DIR *stream)
 
 	if (dir == NULL)
 		return REAL(telldir)(stream);
-	return nv_telldir(dir);
+	return dir->position;
 }
 
 int nv_call_dirfd(DIR *stream) NV_CALL("dirfd");

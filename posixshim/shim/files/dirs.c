@@ -87,13 +87,3 @@ void nv_seekdir(struct nv_dir *dir, long position)
 		rt_seek(h, position, SEEK_SET);
 	errno = saved;
 }
-
-void nv_rewinddir(struct nv_dir *dir)
-{
-	nv_seekdir(dir, 0);
-}
-
-long nv_telldir(struct nv_dir *dir)
-{
-	return dir->position;
-}
