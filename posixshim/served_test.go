@@ -223,6 +223,24 @@ without a name: 1
 	assert.Equal(t, "read: Resource temporarily unavailable\nread: Invalid argument\nread: Invalid argument\n", stderr)
 }
 
+// TestRing checks a program that uses io_uring by system calls. With the library its requests on files of the mount fail, one line
+// says so, and its other calls work. Without the library the kernel's view has the files.
+func TestRing(t *testing.T) {
+	program, local := compile(t, "gcc", "ring.c"), t.TempDir()
+	want, _, err := finish(t, exec.Command(program, local))
+	if err != nil {
+		t.Skipf("there is no io_uring here: %s", want)
+	}
+	s := newStore(t).view()
+	stdout, stderr, err := finish(t, s.command(program, mount))
+	require.NoError(t, err)
+	const fails = "write: Bad file descriptor\nfsync: Bad file descriptor\nread: Bad file descriptor\nsame: 0\npwrite: 10\nfstat: 0, size 10\n"
+	assert.Equal(t, "opened after:\n"+fails+"opened before:\n"+fails, stdout)
+	assert.Regexp(t, `^nvmecr: process \d+ uses io_uring, whose requests on files under /nvmecr fail: .*\n$`, stderr)
+	assert.Equal(t, want, output(t, s.command("env", "-u", "LD_PRELOAD", program, s.viewDir()+"/self")))
+	assert.Equal(t, "100010\n100010\n", output(t, s.command("stat", "--format=%s", mount+"/before", mount+"/after")))
+}
+
 // TestBuildInTheMount runs make in the mount. The output must be the same as in a local directory.
 func TestBuildInTheMount(t *testing.T) {
 	tool(t, "make")

@@ -91,7 +91,9 @@ static void transfer(int fd)
 	say("read", request(IORING_OP_READ, fd, copy, sizeof copy, 10));
 	printf("same: %d\n", memcmp(text, copy, sizeof text) == 0);
 	printf("pwrite: %d\n", (int)pwrite(fd, "0123456789", 10, 0));
-	printf("fstat: %d, size %d\n", fstat(fd, &st), (int)st.st_size);
+	int result = fstat(fd, &st);
+
+	printf("fstat: %d, size %d\n", result, result == 0 ? (int)st.st_size : -1);
 }
 
 int main(int argc, char **argv)

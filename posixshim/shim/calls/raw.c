@@ -3,12 +3,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "nv.h"
 
 #define ARGUMENTS 6
 
-#ifdef SYS_getcwd
 /* getcwd_ours is the system call getcwd if the working directory is ours. It returns the length with the NUL. */
 static long getcwd_ours(char *buf, size_t n)
 {
@@ -25,7 +25,18 @@ static long getcwd_ours(char *buf, size_t n)
 	memcpy(buf, name, length);
 	return (long)length;
 }
-#endif
+
+/* warn_of_io_uring says, once, that requests of io_uring on files that are ours fail. Many programs set io_uring up for something
+ * else before they use a mount (libuv). To them it says nothing. */
+static void warn_of_io_uring(void)
+{
+	static _Atomic bool told;
+
+	if ((nv_loaded() || nv_served()) && !atomic_exchange(&told, true))
+		nv_complain("process %d uses io_uring, whose requests on files under %s fail: use other calls (fio --ioengine=libaio), "
+			    "or start the program without the library; see docs/programs.md",
+			    (int)getpid(), nv_mount);
+}
 
 /* nv_syscall reads six arguments, the most that a system call has, whatever the caller has passed, as the C library does. */
 long nv_syscall(long number, va_list ap)
@@ -39,14 +50,14 @@ long nv_syscall(long number, va_list ap)
 		return futimens((int)a[0], (const struct timespec *)a[2]);
 	if (nv_raw(number, a, &result))
 		return result;
+	if (number == SYS_io_uring_setup)
+		warn_of_io_uring();
 #ifdef SYS_openat2
 	/* Programs fall back to openat, as on kernels before 5.6. */
 	if (number == SYS_openat2 && nv_route((int)a[0], (const char *)a[1], &at))
 		return nv_error(ENOSYS);
 #endif
-#ifdef SYS_getcwd
 	if (number == SYS_getcwd && nv_cwd() != 0)
 		return getcwd_ours((char *)a[0], (size_t)a[1]);
-#endif
 	return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
