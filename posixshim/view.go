@@ -28,7 +28,8 @@ type View struct {
 	Number uint64 // the bits from ViewShift on of inode numbers in that directory
 }
 
-// ViewShift is the lowest bit of a tree's number in the inode numbers of a view. Inode numbers of microfs are smaller.
+// ViewShift is the lowest bit of a tree's number in the inode numbers of a view. Inode numbers of microfs are smaller: their bits
+// are NV_VIEW_INO of shim/wire.h.
 const ViewShift = 40
 
 // ViewFlags, with O_RDONLY, are the flags of open(2) that tell the view that the file is to be mapped. They have no other effect
