@@ -45,7 +45,7 @@ type Lock struct {
 
 // A BusyError says that another process owns the key. It is syscall.EBUSY.
 type BusyError struct {
-	Key string // or a more descriptive name
+	Key string // or a more descriptive name, which says what it is
 	PID int    // of the owner, 0 if not known
 	// Note is the owner's note for processes that find the key busy.
 	Note string
@@ -58,14 +58,14 @@ func (e *BusyError) Error() string {
 	who := "another process"
 	switch {
 	case e.PID == os.Getpid():
-		return fmt.Sprintf("partition %s: this process has it already", e.Key)
+		return fmt.Sprintf("%s: this process has it already", e.Key)
 	case e.PID != 0:
 		who = fmt.Sprintf("process %d", e.PID)
 	}
 	if e.Silent {
-		return fmt.Sprintf("partition %s: %s has it and does not answer; end that process", e.Key, who)
+		return fmt.Sprintf("%s: %s has it and does not answer; end that process", e.Key, who)
 	}
-	return fmt.Sprintf("partition %s: %s is writing to it; wait for it to close its files or to end", e.Key, who)
+	return fmt.Sprintf("%s: %s is writing to it; wait for it to close its files or to end", e.Key, who)
 }
 
 // Unwrap returns syscall.EBUSY.
@@ -108,7 +108,7 @@ func Acquire(ctx context.Context, group, key, note string, onYield func() bool) 
 	held[path] = true
 	heldMu.Unlock()
 	if busy {
-		return nil, &BusyError{Key: key, PID: os.Getpid()}
+		return nil, &BusyError{Key: "partition " + key, PID: os.Getpid()}
 	}
 	l := &Lock{group: group, path: path, note: note, fd: -1, onYield: onYield}
 	if err := l.acquire(ctx, key); err != nil {
@@ -140,7 +140,7 @@ func Divide(ctx context.Context, group, key string, ranks uint32, mapping string
 	case err == nil && status == statusRefused:
 		return &RefusedError{Reason: text}
 	}
-	return &BusyError{Key: key, Silent: err != nil}
+	return &BusyError{Key: "partition " + key, Silent: err != nil}
 }
 
 // A RefusedError is the reason for which the owner of a partition refused a request.
@@ -170,7 +170,7 @@ func (l *Lock) acquire(ctx context.Context, key string) error {
 		}
 		// The owner has yielded, is ending, or is just starting: try again.
 		if !sleep(ctx, retryPause) {
-			return &BusyError{Key: key, PID: busy.PID, Silent: true}
+			return &BusyError{Key: "partition " + key, PID: busy.PID, Silent: true}
 		}
 	}
 	if err := l.serve(); err != nil {
