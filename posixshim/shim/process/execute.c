@@ -21,8 +21,9 @@ static bool passes_files(void)
 
 /* loads_library says whether a program will load this library: the environment names a library to preload, the program is not
  * set-user-ID, and names the dynamic linker of glibc. Linkers put that name behind the program's headers, which are at the
- * beginning. A script is what its interpreter is. A program that cannot be read is taken for one that loads the library. */
-static bool loads_library(const char *path, char *const envp[])
+ * beginning. A script is what its interpreter is. A program that cannot be read is taken for one that loads the library. The buffer
+ * is not in the frame of run, for threads with a small stack. */
+static __attribute__((noinline)) bool loads_library(const char *path, char *const envp[])
 {
 	char head[NV_PATH];
 	struct stat st;
