@@ -29,7 +29,7 @@ type Client struct {
 
 // Format is the version of the conventions that an index and its clients share: shards, their names, and when they
 // are removed. All processes of a run must have the same.
-const Format = 1
+const Format = 2
 
 // Connect introduces this process to the index at the other end of stream. The client owns stream, and closes it if
 // Connect fails. timeout is the time-out for answers until the index has sent that of the run.

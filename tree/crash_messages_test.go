@@ -29,13 +29,16 @@ type cutter struct {
 }
 
 func (c *cutter) Write(b []byte) (int, error) {
-	c.sent[wire.Op(binary.LittleEndian.Uint16(b[6:]))] = true
+	op := wire.Op(binary.LittleEndian.Uint16(b[6:]))
+	c.sent[op] = true
 	if c.at--; c.at != 0 {
 		return c.countedConn.Write(b)
 	}
 	if c.behind {
 		_, _ = c.countedConn.Write(b)
-		_, _ = c.Conn.Read(make([]byte, 64<<10)) // the answer
+		if op != wire.OpLeave {
+			_, _ = c.Conn.Read(make([]byte, 64<<10)) // the answer
+		}
 	}
 	c.kill()
 	return 0, syscall.EPIPE

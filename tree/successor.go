@@ -69,24 +69,19 @@ func (c *Client) call(op wire.Op, request, answer wire.Body) error {
 func (o *opened) locked() bool { return len(o.locks[0])+len(o.locks[1]) > 0 }
 
 // ask sends a request, unless the index does not have the file open. A Close still has to be sent then. Nobody depends on when a file is
-// closed that was only read and is not locked, so such a Close is not waited for.
+// closed that was only read and is not locked, so nobody waits for that.
 func (c *Client) ask(op wire.Op, request, answer wire.Body) error {
 	o := c.open[wire.FileOf(request)]
 	r, closes := request.(*wire.Close)
 	switch {
-	case o != nil && o.lost != nil:
-		if closes {
-			_ = c.conn.Call(op, &wire.Close{Writer: r.Writer, Failed: true, Publication: wire.Publication{Ino: r.Ino}}, nil) // fails with EBADF if the file is not open there
-		}
-		return o.lost
-	case o != nil && closes && !r.Writer && !o.locked():
-		return c.conn.Send(op, request)
+	case o == nil || o.lost == nil && (!closes || r.Writer || o.locked()):
+		return c.conn.Call(op, request, answer)
+	case o.lost == nil:
+		return c.conn.Tell(wire.OpLeave, &wire.Leave{Ino: r.Ino})
+	case closes:
+		_ = c.conn.Call(op, &wire.Close{Writer: r.Writer, Failed: true, Publication: wire.Publication{Ino: r.Ino}}, nil) // fails with EBADF if the file is not open there
 	}
-	err := c.conn.Call(op, request, answer)
-	if late := c.conn.Late(); late != nil {
-		c.logf("a file that was only read is not closed at the index of the job's files: %v", late)
-	}
-	return err
+	return o.lost
 }
 
 // recordState records the index's new state of open files.

@@ -55,6 +55,7 @@ type (
 	growCall     struct{ wire.Grow }
 	setCredCall  struct{ wire.Cred }
 	reopenCall   struct{ wire.Reopen }
+	leaveCall    struct{ wire.Leave }
 )
 
 // newCall returns the call of an operation, nil if there is none.
@@ -98,6 +99,7 @@ var calls = [...]func() call{
 	wire.OpReopen:   func() call { return new(reopenCall) },
 	wire.OpReadCopy: func() call { return new(readCopyCall) },
 	wire.OpKeep:     func() call { return new(keepCall) },
+	wire.OpLeave:    func() call { return new(leaveCall) },
 }
 
 func (r *hello) before(c *client) error {
@@ -214,6 +216,14 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 		err = cerr
 	}
 	return nil, err
+}
+
+func (r *leaveCall) run(c *client) (wire.Body, error) {
+	s, err := c.session(r.Ino, false)
+	if err != nil || s.opens == s.writers {
+		return nil, syscall.EBADF
+	}
+	return nil, c.x.drop(s, 1, 0, false)
 }
 
 func (r *closeCall) hurry() { r.hasty = true }

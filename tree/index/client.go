@@ -77,6 +77,10 @@ func (c *client) answer(op wire.Op) error {
 	if c.ready == (op == wire.OpHello) {
 		return fmt.Errorf("%v where Hello has to come first, and once", op)
 	}
+	if op == wire.OpLeave {
+		c.told(op, r)
+		return nil
+	}
 	answer, list, err := c.x.perform(c, op, r)
 	if err == errClosed || err == net.ErrClosed {
 		return err
@@ -100,6 +104,18 @@ func (x *Index) perform(c *client, op wire.Op, r call) (body wire.Body, list []w
 		}
 	}
 	return x.do(c, r)
+}
+
+// told runs a call that has no answer.
+func (c *client) told(op wire.Op, r call) {
+	c.x.mu.Lock()
+	defer c.x.mu.Unlock()
+	if c.ended || c.x.crashed.Load() {
+		return
+	}
+	if _, err := r.run(c); err != nil {
+		c.x.opts.Logf("%v of process %d: %v", op, c.pid, err)
+	}
 }
 
 // check checks the Hello of a client.

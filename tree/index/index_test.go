@@ -49,7 +49,7 @@ func TestHello(t *testing.T) {
 
 func TestUnknownOperation(t *testing.T) {
 	u := newRig(t).connect(wire.NoPartition)
-	for _, op := range []wire.Op{0, 33, 65535} {
+	for _, op := range []wire.Op{0, 34, 65535} {
 		assert.ErrorIs(t, u.conn.Call(op, nil, nil), syscall.EOPNOTSUPP)
 	}
 	u.ok(wire.OpSync, nil, nil)
@@ -327,4 +327,24 @@ func TestErrorsHaveTheirText(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EIO)
 	assert.Contains(t, err.Error(), "out of service")
 	u.r.fs = mount(t, u.r.dev)
+}
+
+// TestLeave checks that a file which was read is closed without an answer, and that a file which is not open is only reported.
+func TestLeave(t *testing.T) {
+	r := newRig(t)
+	a, b := r.connect(0), r.connect(1)
+	a.create("f", "abc")
+	f := b.open("f", unix.O_RDONLY)
+	a.ok(wire.OpUnlink, &wire.Unlink{Name: at("f")}, nil)
+	require.NoError(t, b.conn.Tell(wire.OpLeave, &wire.Leave{Ino: f.Ino}))
+	assert.Equal(t, syscall.EBADF, b.conn.Call(wire.OpMap, &wire.Map{Ino: f.Ino, Len: 1}, new(wire.File)))
+	assert.NotEmpty(t, a.collect(), "its data is released")
+	g := b.open("g", unix.O_WRONLY|unix.O_CREAT)
+	for range 2 {
+		require.NoError(t, b.conn.Tell(wire.OpLeave, &wire.Leave{Ino: g.Ino}))
+	}
+	b.close(g, true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	assert.Len(t, r.lines, 2)
 }

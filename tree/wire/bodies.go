@@ -65,6 +65,11 @@ type Keep struct{ Ino microfs.Ino }
 
 func (r *Keep) fields(c *codec) { u64(c, &r.Ino) }
 
+// Leave closes, once, a file that the client has open for reading. There is no answer, so that the client need not wait.
+type Leave struct{ Ino microfs.Ino }
+
+func (r *Leave) fields(c *codec) { u64(c, &r.Ino) }
+
 // Reopen opens a file that the client had open at a killed index, with the number of opens and of opens for writing.
 // ESTALE if the file no longer exists.
 type Reopen struct {

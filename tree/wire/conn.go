@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +22,6 @@ type Conn struct {
 	codec  codec
 	buf    []byte
 	list   []Shard
-	sent   header // the request of Send whose answer has not been received; number 0: none
-	late   error  // the index's error to a request of Send
 	gone   error
 	ended  bool // failed because the index ended or closed the connection
 }
@@ -80,47 +77,12 @@ func (c *Conn) Call(op Op, request, answer Body) error {
 	return answered
 }
 
-// Send sends a request and does not wait for the answer. The next call receives it first, and Late returns its error. The
-// error of Send is ErrGone, or about a request that is too long to be sent.
-func (c *Conn) Send(op Op, request Body) error {
+// Tell sends a request that has no answer. The error is ErrGone.
+func (c *Conn) Tell(op Op, request Body) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h, err := c.send(op, request)
-	if err == nil {
-		c.sent = h
-	}
+	_, err := c.send(op, request)
 	return err
-}
-
-// Late returns, once, the index's error to an earlier request of Send.
-func (c *Conn) Late() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	err := c.late
-	c.late = nil
-	return err
-}
-
-// settle receives the answer to the request of Send, if there is one.
-func (c *Conn) settle() error {
-	h := c.sent
-	if h.number == 0 || c.gone != nil {
-		return c.gone
-	}
-	c.sent = header{}
-	err, gone := c.receive(h, nil)
-	if gone != nil {
-		return c.lose(h.op, gone)
-	}
-	c.late = cmp.Or(c.late, err)
-	return nil
-}
-
-// lose records that the connection has failed during a request.
-func (c *Conn) lose(op Op, gone error) error {
-	c.ended = endedBy(gone)
-	c.fail(fmt.Errorf("%w (%v: %v)", ErrGone, op, gone))
-	return c.gone
 }
 
 // Close closes the connection. Later calls fail.
@@ -155,9 +117,6 @@ func endedBy(err error) bool {
 func (c *Conn) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.settle() != nil {
-		return false
-	}
 	s, ok := c.stream.(interface{ Idle() bool })
 	return !ok || c.in.Buffered() == 0 && s.Idle()
 }
@@ -167,10 +126,10 @@ func (c *Conn) fail(err error) {
 	_ = c.stream.Close() // has failed already
 }
 
-// send sends a request, after the answer to the one before was received.
+// send sends a request.
 func (c *Conn) send(op Op, request Body) (h header, err error) {
-	if err := c.settle(); err != nil {
-		return h, err
+	if c.gone != nil {
+		return h, c.gone
 	}
 	c.number++
 	h = header{kind: kindRequest, op: op, number: c.number}
@@ -186,6 +145,13 @@ func (c *Conn) send(op Op, request Body) (h header, err error) {
 		return h, c.lose(op, err)
 	}
 	return h, nil
+}
+
+// lose records that the connection has failed during a request.
+func (c *Conn) lose(op Op, gone error) error {
+	c.ended = endedBy(gone)
+	c.fail(fmt.Errorf("%w (%v: %v)", ErrGone, op, gone))
+	return c.gone
 }
 
 // receive receives the answer to a request. err is the error of the index, gone that of the connection.

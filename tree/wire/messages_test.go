@@ -83,6 +83,7 @@ var exchanges = []struct {
 	{op: OpReopen, request: &Reopen{Ino: 1, Birth: 2, Opens: 4, Writers: 3}},
 	{op: OpReadCopy, request: &Read{Ino: 1, Off: 2, Len: 3}, answer: &Data{Bytes: []byte("abc")}},
 	{op: OpKeep, request: &Keep{Ino: 7}},
+	{op: OpLeave, request: &Leave{Ino: 7}},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: syscall.ENOENT},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: &microfs.EscapeError{Path: "/etc"}},
 	{op: OpMkdir, request: &Mkdir{Name: samplePlace}, err: &Error{Errno: syscall.ENOSPC, Text: "there is no room for another name"}},
@@ -158,7 +159,7 @@ func TestEveryOperationIsInTheGoldenFile(t *testing.T) {
 	for op, name := range opNames {
 		assert.Equal(t, name != "", there[Op(op)], "%v", Op(op))
 	}
-	assert.Equal(t, "operation 33", Op(33).String())
+	assert.Equal(t, "operation 34", Op(34).String())
 	assert.Equal(t, "operation 1000", Op(1000).String())
 }
 

@@ -39,6 +39,7 @@ const (
 	OpReopen   Op = 30 // Reopen, nil
 	OpReadCopy Op = 31 // Read, Data
 	OpKeep     Op = 32 // Keep, nil
+	OpLeave    Op = 33 // Leave, no answer
 )
 
 var opNames = [...]string{
@@ -47,7 +48,7 @@ var opNames = [...]string{
 	OpTruncate: "Truncate", OpAllocate: "Allocate", OpReadDir: "ReadDir", OpAccess: "Access", OpMkdir: "Mkdir",
 	OpUnlink: "Unlink", OpRename: "Rename", OpLink: "Link", OpSymlink: "Symlink", OpReadlink: "Readlink", OpPath: "Path",
 	OpStatFS: "StatFS", OpSync: "Sync", OpLock: "Lock", OpShards: "Shards", OpGrow: "Grow", OpSetCred: "SetCred",
-	OpReopen: "Reopen", OpReadCopy: "ReadCopy", OpKeep: "Keep",
+	OpReopen: "Reopen", OpReadCopy: "ReadCopy", OpKeep: "Keep", OpLeave: "Leave",
 }
 
 // String names the operation.
