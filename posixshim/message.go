@@ -29,6 +29,8 @@ const (
 	requestHead = 64
 	replyHead   = 16
 
+	callHello = 0 // NV_HELLO: no server makes the call in line 0
+
 	replyDescriptor = 1
 	replyLast       = 2
 )

@@ -23,6 +23,12 @@ type Process struct {
 	// Used, if not nil, is called before the first call on a path or file of a mount.
 	Used func()
 	used sync.Once
+	// Forks, if not nil, is called before this process first forks, or executes a program.
+	Forks func()
+	forks sync.Once
+	// Referrer, if not nil, returns the number of nvmecr serve of this host, which refers children of this process to a server after the
+	// end of this process (Refer); 0: it is not known.
+	Referrer func() uint64
 	// Ending, if not nil, is called when the process ends, before Alone counts the files that other processes have.
 	Ending func()
 	// Successor, if not nil, connects to the process that takes over the open files that this process shares.

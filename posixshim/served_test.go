@@ -84,7 +84,7 @@ close(own) = 0
 exit 0 signal 0
 write(fd, "parent ", 7) = 7
 parent child parent 
-`, "^nvmecr: a file of the mount that this process has from its parent could not be shared with it: input/output error\n$", false},
+`, "^nvmecr: process \\d+ has a file of /nvmecr from its parent that could not be shared with it\n$", false},
 		{"killed", `failed: 0
 lock(fd, F_SETLKW, F_WRLCK) = 0
 flock(fd, LOCK_EX) = 0

@@ -77,6 +77,9 @@ func (p *Process) Serve() (int, error) {
 		m.stale.Store(true)
 	}
 	p.server.refusesOpens.Store(false) // the program could not be executed, and this process goes on
+	if p.Forks != nil {
+		p.forks.Do(p.Forks)
+	}
 	number, err := p.serve()
 	return int(number), err
 }

@@ -2,8 +2,8 @@
 // the host, each of which may end at any time. `nvmecr run` starts the server on its own host, where it ends with the run. On another
 // host the first process that uses the mount starts it, and the server ends after the last process.
 //
-// The server exports the files of the run to the kernel (view.go), and takes over the open files that an ending process shares with
-// others (takeover.go). In a run with one tree the server on the host of `nvmecr run` has the index (index.go).
+// The server exports the files of the run to the kernel (view.go), takes over the open files that an ending process shares with
+// others (takeover.go), and makes the calls of forked children whose parent has ended (children.go). In a run with one tree the server on the host of `nvmecr run` has the index (index.go).
 //
 // The server never requests data from a process of the job: it reads the store, as
 // readers from outside do. It opens no path under the mount or in its own view, so it never waits for itself.
@@ -37,6 +37,7 @@ type Server struct {
 	processes map[store.Proc]*posixshim.Process
 	views     []*fuseview.View
 
+	children  *posixshim.Referrer
 	takeovers takeovers
 	index     treeIndex
 }
@@ -75,10 +76,13 @@ func (s *Server) Process(proc store.Proc) *posixshim.Process {
 
 // Close closes the store and all views. Calls on files of a view that are still open fail from then on.
 func (s *Server) Close() error {
+	var errs []error
+	if s.children != nil { // before takeovers: the next server of the run listens at the same address
+		errs = append(errs, s.children.Close())
+	}
 	s.takeovers.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var errs []error
 	for _, v := range s.views {
 		// nvmecr run removes the directory, unless it was killed.
 		errs = append(errs, v.Detach(), os.Remove(v.Dir()))

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	"nvmecr/fuseview"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
+	"nvmecr/posixshim"
 )
 
 // The view of a run has a tree for each rank on this host, made when a process of it first asks, and a link:
@@ -64,12 +64,7 @@ func (s *Server) self(pid int) (string, error) {
 	if err != nil && pid != 0 {
 		return "", err
 	}
-	values := make(map[string]string)
-	for _, text := range bytes.Split(data, []byte{0}) {
-		name, value, _ := strings.Cut(string(text), "=")
-		values[name] = value
-	}
-	proc, err := store.ProcFromEnv(func(name string) string { return values[name] })
+	proc, err := store.ProcFromEnv(posixshim.Environment(string(data)))
 	return procName(proc), err
 }
 

@@ -740,3 +740,15 @@ func nvmecr_rt_advise(h int64, off int64, n int64, advice int32) (answer int64) 
 	process.Drain()
 	return result(0, process.Advise(posixshim.Handle(h), off, n, int(advice)))
 }
+
+// host_server: the number by which nvmecr serve of this host is addressed; 0: it is not known
+//
+//export nvmecr_rt_host_server
+func nvmecr_rt_host_server() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain("host_server", &answer)
+	process.Drain()
+	return result(process.HostServer())
+}

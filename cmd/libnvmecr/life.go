@@ -67,7 +67,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	if err := process.Credentials(); err != nil {
 		return err
 	}
-	opening.getenv = environment(variables)
+	opening.getenv = posixshim.Environment(string(variables))
 	leaveCore(opening.getenv)
 	cfg, err := config.FromEnv(opening.getenv)
 	if err != nil {
@@ -81,7 +81,9 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	process.View = view
 	processfs.AwaitRelays(process, cfg)
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
-	attachToServer(cfg)
+	process.Referrer = func() uint64 { return owner.HostNumber(store.LockGroup(cfg.Run)) }
+	process.Forks = func() { attachToServer(cfg, true) }
+	attachToServer(cfg, false)
 	return nil
 }
 

@@ -16,12 +16,13 @@ import (
 	"nvmecr/posixshim"
 )
 
-// attachToServer makes nvmecr serve export the files of the run on this host, and copy this host's share of checkpoints to a directory of the second
-// level, until the last process of the run has ended. nvmecr run does both on its own host. On other hosts the first process that uses the
-// mount starts nvmecr serve. If that fails there is no view, and the host of nvmecr run copies all.
-func attachToServer(cfg *config.Config) {
+// attachToServer makes nvmecr serve export the files of the run on this host, copy this host's share of checkpoints to a directory of the
+// second level, and make the calls of forked children whose parent has ended, until the last process of the run has ended. nvmecr run
+// does that on its own host. On other hosts the first process that uses the mount starts nvmecr serve or, if there is neither a view nor
+// such a directory, the first process that forks. If that fails there is no view, and the host of nvmecr run copies all.
+func attachToServer(cfg *config.Config, forks bool) {
 	group := store.LockGroup(cfg.Run)
-	if cfg.Export == "" && !cfg.Level2IsDirectory() || group == "" || owner.OfRun(group) {
+	if forks != (cfg.Export == "" && !cfg.Level2IsDirectory()) || group == "" || owner.OfRun(group) {
 		return
 	}
 	if _, other := owner.OtherUser(group); other {

@@ -1,6 +1,8 @@
 package owner
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -111,6 +113,17 @@ func InUse(group string) bool {
 
 // Directory returns the directory of a group. Prepare has created it.
 func Directory(group string) string { return prefix() + "-" + group }
+
+// HostNumber returns a number, of less than 63 bits, for the directory of a group on this host: all processes that use the same locks have the
+// same one. It is 0 for no group, and if no process has created the directory.
+func HostNumber(group string) uint64 {
+	var st unix.Stat_t
+	if group == "" || checkGroup(group) != nil || unix.Lstat(Directory(group), &st) != nil {
+		return 0
+	}
+	h := sha256.Sum256(fmt.Appendf(nil, "%s %d %d", group, st.Dev, st.Ino))
+	return binary.NativeEndian.Uint64(h[:]) >> 2
+}
 
 // ViewName is the mount point of the view of a run, in the directory of its group.
 const ViewName = "view"

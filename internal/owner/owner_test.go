@@ -447,6 +447,28 @@ func TestForeignDirectory(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EACCES)
 }
 
+// TestHostNumber checks that processes have the same server if they have the same locks, and no other processes do.
+func TestHostNumber(t *testing.T) {
+	saved := base
+	defer func() { base = saved }()
+	numbers := make(map[uint64]bool)
+	for range 2 { // hosts
+		base = shortdir.New(t)
+		for _, group := range []string{"one", "other"} {
+			assert.Zero(t, HostNumber(group), "there is no directory")
+			_, err := directory(group)
+			require.NoError(t, err)
+			n := HostNumber(group)
+			assert.Equal(t, n, HostNumber(group))
+			assert.False(t, numbers[n])
+			numbers[n] = true
+			assert.Positive(t, int64(n))
+		}
+	}
+	assert.Len(t, numbers, 4)
+	assert.Zero(t, HostNumber(""))
+}
+
 // TestGroups checks that keys of different groups are independent, and that an unused directory is removed.
 func TestGroups(t *testing.T) {
 	a, err := Acquire(soon(t), "a", "k", "", nil)

@@ -64,6 +64,7 @@ struct nv_runtime {
 	int64_t (*syncfs)(void);
 	int64_t (*barrier)(int32_t entering);
 	int64_t (*advise)(int64_t h, int64_t off, int64_t n, int32_t advice);
+	int64_t (*host_server)(void);
 };
 
 #define NV_RUNTIME_NAMES \
@@ -128,7 +129,8 @@ struct nv_runtime {
 	"nvmecr_rt_fstatvfs", \
 	"nvmecr_rt_syncfs", \
 	"nvmecr_rt_barrier", \
-	"nvmecr_rt_advise"
+	"nvmecr_rt_advise", \
+	"nvmecr_rt_host_server"
 
 /* The functions that the wrappers hide, looked up when first used. */
 struct nv_real {
@@ -1287,4 +1289,14 @@ static inline int64_t rt_advise(nv_handle h, off_t off, off_t n, int advice)
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_remote_advise(server, h, off, n, advice) : nv_rt.advise(h, off, n, advice);
 	return nv_leave(&visit, result);
+}
+
+/* host_server: the number by which nvmecr serve of this host is addressed; 0: it is not known */
+static inline int64_t rt_host_server(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.host_server());
 }

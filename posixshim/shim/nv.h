@@ -208,12 +208,14 @@ int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_path_at *a
 
 /* ---- other processes ---- */
 
-#define NV_MAX_REDIRECTS 400 /* of one call; each takes 5 ms while the other process is ending */
+#define NV_MAX_REDIRECTS 600 /* of one call; every second or third takes 5 ms while the other process is ending */
 
 extern _Atomic int nv_default_server;
+extern _Atomic uint64_t nv_host;
 extern __thread int nv_remote_descriptor __attribute__((tls_model("initial-exec")));
 
 int nv_add_server(uint64_t number);
+int nv_host_server(void);
 bool nv_served(void); /* this process has had a server */
 void nv_drop_connections(void);
 void nv_connect(nv_handle h); /* in a forked child */
@@ -312,9 +314,15 @@ static inline int64_t nv_file_limit(void)
 
 int nv_within_limits(void);
 /* The result of loading the runtime: LOAD_NONE, LOAD_DONE, or the errno with which it failed. The thread that loads the
- * runtime writes it once; nv_forget_runtime resets it in a forked child. */
-enum { LOAD_NONE = -1, LOAD_DONE = 0 };
+ * runtime writes it once; nv_forget_runtime sets it to LOAD_IN_PARENT in a forked child. */
+enum { LOAD_IN_PARENT = -2, LOAD_NONE = -1, LOAD_DONE = 0 };
 extern _Atomic int nv_load_result;
+
+/* nv_needs_server says that this process cannot load the runtime: nv_forget_runtime. */
+static inline bool nv_needs_server(void)
+{
+	return nv_load_result == LOAD_IN_PARENT;
+}
 
 /* nv_loaded says that the runtime has been loaded in this process. */
 static inline bool nv_loaded(void)

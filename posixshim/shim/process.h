@@ -90,6 +90,5 @@ void nv_end_critical(void);
 #define NV_THREAD "nvmecr" /* their name */
 
 void nv_init_thread(void);
-void nv_forget_threads(void); /* in a forked child */
 
 #endif

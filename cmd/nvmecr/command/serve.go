@@ -133,6 +133,11 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stdout, served)
 		return nil
 	}
+	if err == nil {
+		if err := s.ServeChildren(); err != nil {
+			fmt.Fprintf(stderr, "nvmecr: calls of processes whose parent has ended fail: %v\n", err)
+		}
+	}
 	if err == nil && cfg.View == config.ViewJob && owner.OfRun(group) && !o.joined {
 		err = o.serveTree(s)
 	}

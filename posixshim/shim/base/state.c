@@ -20,6 +20,9 @@ _Atomic int nv_load_result = LOAD_NONE;
 __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 
+/* The number of nvmecr serve; 0: it is not known. Set when the runtime has been loaded, and before a child is made. */
+_Atomic uint64_t nv_host;
+
 /* ---- route/redirect.c, files/inherit.c ---- */
 
 /* The server for calls that do not begin at an open file; 0 is this process. */

@@ -49,8 +49,10 @@ static void share_all(void)
 
 	if (!nv_enter(&visit))
 		return;
-	int64_t n = nv_leave(&visit, nv_rt.serve());
+	int64_t n = nv_rt.serve();
 
+	nv_host = (uint64_t)nv_rt.host_server();
+	n = nv_leave(&visit, n);
 	atomic_store(&number, n < 0 ? 0 : (uint64_t)n);
 	for (int fd = 0; n > 0 && (unsigned)fd < atomic_load(&nv_fds_end); fd++)
 		share_one(nv_handle_of(fd));
@@ -96,8 +98,8 @@ int nv_parent_server(bool shared)
 	int server = parent == 0 || !shared ? 0 : nv_add_server(parent);
 
 	sharing = free_lock;
-	if (server != 0)
-		atomic_store(&nv_default_server, server);
+	if (server != 0 || (nv_needs_server() && atomic_load(&nv_default_server) == 0))
+		atomic_store(&nv_default_server, server != 0 ? server : nv_host_server());
 	return server;
 }
 

@@ -47,6 +47,12 @@ int nv_add_server(uint64_t number)
 	return i < NV_SERVERS ? i : 0;
 }
 
+/* nv_host_server returns nvmecr serve, which redirects calls to the server for the rank of this process; 0: it is not known. */
+int nv_host_server(void)
+{
+	return nv_host == 0 ? 0 : nv_add_server(nv_host);
+}
+
 bool nv_served(void)
 {
 	return nv_servers[1].number != 0;
@@ -324,25 +330,29 @@ static bool receive_reply(int fd, struct nv_message *m, size_t done, struct nv_r
 
 /* ---- the connection ---- */
 
-/* connect_to connects to a server, which must be a process of this user. */
+/* connect_to connects to a server, which must be a process of this user. nvmecr serve is first sent the environment of this process, by
+ * which it finds the rank. */
 static int connect_to(struct server *s)
 {
 	static const struct timeval timeout = {.tv_usec = 500 * 1000}; /* see retry */
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	struct nv_message hello = {.call = NV_HELLO, .data = true, .in = &hello.one, .in_count = 1};
 	int n = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, NV_SOCKET "%016llx", (unsigned long long)s->number);
-	struct ucred peer;
+	struct ucred peer = {.uid = geteuid()};
 	socklen_t length = sizeof peer;
 	int result, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return -1;
+	hello.one.iov_base = (void *)nv_environment(&hello.one.iov_len);
 	do
 		result = connect(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n));
 	while (result != 0 && errno == EINTR);
 	if (result != 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
 	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) != 0 ||
-	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) != 0 || peer.uid != geteuid()) {
-		int why = result != 0 ? errno : EACCES;
+	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) != 0 || peer.uid != geteuid() ||
+	    (s == &nv_servers[nv_host_server()] && !send_request(fd, &hello, 0))) {
+		int why = peer.uid != geteuid() ? EACCES : errno;
 
 		REAL(close)(fd);
 		return nv_error(why);

@@ -16,6 +16,8 @@ struct nv_request {
 	int64_t numbers[6];
 };
 
+#define NV_HELLO 0u /* a call that is the first one to nvmecr serve: its data is the environment of this process */
+
 struct nv_reply {
 	int64_t result;
 	uint32_t length;

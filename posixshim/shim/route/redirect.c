@@ -1,4 +1,5 @@
-/* Repeating a call in another process: in the one that has the partition now, or in this process when that one has ended.
+/* Repeating a call in another process: in the one that has the partition now or, when that one has ended, in
+ * this process or in nvmecr serve.
  *
  * Handles of one process mean nothing to another. So a path that is relative to an open directory is first made one that
  * begins at its mount. */
@@ -63,7 +64,8 @@ static bool from_mount(struct nv_path_at *at, char *path)
  * leaves the runtime, makes the paths begin at a mount, sets the server to ask, and returns true. */
 bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_path_at *at, struct nv_path_at *also)
 {
-	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
+	bool served = nv_needs_server() && at->redirects < NV_MAX_REDIRECTS - 1; /* else the runtime's functions fail */
+	int server = result != NV_GONE ? nv_add_server(strtoull(nv_outside, NULL, 16)) : served ? nv_host_server() : 0;
 	bool relative = !nv_is_mount(at->dir) || (also != NULL && !nv_is_mount(also->dir));
 	char *paths = relative ? thread_paths() : NULL;
 

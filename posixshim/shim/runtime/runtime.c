@@ -6,8 +6,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nv.h"
@@ -72,38 +70,13 @@ static bool runtime_path(char *path, size_t n, const char *name)
 	return length > 0 && (size_t)length < n;
 }
 
-/* This process is a forked child of one that had a runtime. The child has the memory of that runtime, but not its threads. It
- * cannot be used, and Go cannot be unloaded. So the child loads a second runtime, from a copy of the file: the dynamic linker
- * would take the same file for the library that is loaded. */
-static bool needs_copy;
-
-/* copy_to_memory copies the library at path into a memfd, and replaces path by the path of the copy. */
-static bool copy_to_memory(char *path, size_t n)
-{
-	int from = REAL(open)(path, O_RDONLY | O_CLOEXEC);
-	int to = from < 0 ? -1 : memfd_create("libnvmecr", MFD_CLOEXEC);
-	ssize_t sent = to < 0 ? -1 : 1;
-
-	while (sent > 0)
-		sent = REAL(sendfile)(to, from, NULL, 1 << 30);
-	int saved = errno;
-
-	if (from >= 0)
-		REAL(close)(from);
-	snprintf(path, n, "/proc/self/fd/%d", to);
-	errno = saved;
-	return sent == 0;
-}
-
+/* nv_forget_runtime is called in a forked child of a process that had a runtime. The child has the memory of that runtime, but not
+ * its threads, and Go cannot be loaded a second time. So servers make all calls of the child: its parent and, after that has
+ * ended, nvmecr serve. */
 void nv_forget_runtime(void)
 {
-	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
-
 	nv_forget_exit();
-	nv_forget_threads();
-	needs_copy = true;
-	load_once = fresh;
-	atomic_store(&nv_load_result, LOAD_NONE);
+	atomic_store(&nv_load_result, LOAD_IN_PARENT);
 	nv_state = NV_OUT;
 }
 
@@ -129,12 +102,6 @@ static int bind_runtime(void)
 		return ENAMETOOLONG;
 	if (REAL(access)(path, F_OK) != 0 && !runtime_path(path, sizeof path, "plain"))
 		return ENAMETOOLONG;
-	if (needs_copy && !copy_to_memory(path, sizeof path)) {
-		int why = errno;
-
-		nv_complain("files under %s cannot be used: a copy of the runtime for a forked child: %m", nv_mount);
-		return why;
-	}
 	loading = true;
 	void *library = REAL(dlopen)(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
@@ -157,7 +124,10 @@ static int bind_runtime(void)
 	const char *environment = nv_environment(&length);
 
 	/* The runtime prints its own errors. */
-	return (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
+	int result = (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
+
+	nv_host = result == 0 ? (uint64_t)nv_rt.host_server() : 0;
+	return result;
 }
 
 /* load is called with signals blocked: Go's threads inherit the mask. */
@@ -190,9 +160,15 @@ static bool first_enter(void)
 {
 	int cancel;
 
-	if (!nv_loaded() && !nv_owns_memory()) {
-		/* A child of vfork would start Go's threads, which would end with it. */
-		nv_complain("process %d was made by vfork and cannot use %s before exec", (int)getpid(), nv_mount);
+	/* A child of vfork would start Go's threads, which would end with it. */
+	if (nv_needs_server() || (!nv_loaded() && !nv_owns_memory())) {
+		static _Atomic bool told;
+
+		if (!atomic_exchange(&told, true))
+			nv_complain(!nv_needs_server() ? "process %d was made by vfork and cannot use %s before exec"
+				    : nv_default_server != 0 ? "process %d has a file of %s from its parent that could not be shared with it"
+				    : "process %d cannot use %s: its parent has ended, and there is no nvmecr serve of its run",
+				    (int)getpid(), nv_mount);
 		errno = EIO;
 		return false;
 	}
@@ -261,7 +237,7 @@ void nv_mpi_ready(void)
 	struct nv_visit visit;
 	int saved = errno;
 
-	if (nv_mounted && nv_enter(&visit))
+	if (nv_mounted && !nv_needs_server() && nv_enter(&visit))
 		nv_leave(&visit, nv_rt.mpi_init());
 	errno = saved;
 }

@@ -48,11 +48,6 @@ void nv_init_thread(void)
 	follow();
 }
 
-void nv_forget_threads(void)
-{
-	atomic_store(&first, 0);
-}
-
 /* Libraries that the runtime uses act as if the process were theirs. On threads of the runtime they must not
  * flush standard output, which in a forked child holds a copy of the parent's buffered data, and must not set the program's
  * name in the system log. */
