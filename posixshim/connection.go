@@ -118,8 +118,23 @@ func (c *connection) halt() {
 // peer may be stopped (SIGSTOP).
 const haltTime = 10 * time.Second
 
-// haltAll stops all connections and returns those that can be handed over. Every request that was received has got its reply then.
-func (s *server) haltAll() []*connection {
+// close closes all connections. The process is about to end, and a request that it has read by then gets its reply. One that it has
+// not read is reset by the kernel, and the other process makes the call elsewhere. The listening socket has been closed.
+func (s *server) close() {
+	if self := s.identity(); self.listen.Load() != nil {
+		<-self.accepted
+	}
+	for _, c := range s.haltAll(s.closeQueryTime) {
+		s.peersMu.Lock()
+		delete(s.peers, c)
+		s.peersMu.Unlock()
+		_ = ownfd.CloseFile(c.conn) // the other process sees that it is closed
+	}
+}
+
+// haltAll stops all connections and returns those that can be handed over. Every request that was received has got its reply then,
+// unless that takes longer than the limit.
+func (s *server) haltAll(limit time.Duration) []*connection {
 	s.peersMu.Lock()
 	var all, left []*connection
 	for c := range s.peers {
@@ -129,7 +144,7 @@ func (s *server) haltAll() []*connection {
 	for _, c := range all {
 		c.halt()
 	}
-	enough := time.NewTimer(haltTime)
+	enough := time.NewTimer(limit)
 	defer enough.Stop()
 	for _, c := range all {
 		select {

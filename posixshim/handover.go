@@ -65,7 +65,7 @@ func (p *Process) HandOver(executes int) (int, error) {
 		return 0, syscall.EIO
 	}
 	defer ownfd.Close(to.Socket)
-	e := &handoverSender{p: p, peers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
+	e := &handoverSender{p: p, peers: p.server.haltAll(haltTime), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
 	err = e.collect(executes != 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -288,8 +288,14 @@ func (p *Process) GiveUp() error {
 // quietTime is how long the end of a process waits for its target before it prints a message.
 const quietTime = 2 * time.Second
 
-// Finish closes every file and every mount. Later calls fail with EIO.
+// Finish closes every file, every mount, and the connections of other processes. Later calls fail with EIO.
 func (p *Process) Finish() error {
+	err := p.finish()
+	p.server.close()
+	return err
+}
+
+func (p *Process) finish() error {
 	defer time.AfterFunc(quietTime, func() {
 		p.logf("process %d ends, and waits until the target has taken the data that is still buffered", os.Getpid())
 	}).Stop()

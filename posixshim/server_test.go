@@ -394,3 +394,27 @@ func TestMessage(t *testing.T) {
 
 // structStat is the size of a struct stat.
 const structStat = int64(unsafe.Sizeof(syscall.Stat_t{}))
+
+// TestFinishClosesConnections checks that a process which has finished reads no request any more. It would end before it has replied,
+// and the other process could not know whether the call was made.
+func TestFinishClosesConnections(t *testing.T) {
+	p := newPartition(t).process(t)
+	number, err := p.Serve()
+	require.NoError(t, err)
+	clients := []*client{p.client(t), connect(t, uint64(number)), connect(t, uint64(number))}
+	stat := request(callAccess, []int64{0, 0, 0}, ".")
+	for _, c := range clients[:2] { // the third one has not sent a request yet
+		n, _ := c.call(stat)
+		require.Zero(t, n)
+	}
+	require.NoError(t, p.Finish())
+	assert.Zero(t, p.server.connections.Load())
+	for _, c := range clients {
+		c.send(stat)
+		n, _, err := unix.Recvfrom(c.fd, make([]byte, 1), 0)
+		if err != unix.ECONNRESET { // it was not accepted
+			assert.NoError(t, err)
+			assert.Zero(t, n, "it is closed")
+		}
+	}
+}
