@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,12 +32,17 @@ func otherhost(t *testing.T, s *demo.Stage) string {
 
 // serversOf returns the processes that serve a view on hosts other than that of the run.
 func serversOf(t *testing.T, view string) (pids []int) {
+	return serversWith(t, "NVMECR_EXPORT="+view)
+}
+
+// serversWith returns such processes whose environment has a variable.
+func serversWith(t *testing.T, variable string) (pids []int) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(t, err)
 	for _, dir := range processes {
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // may have ended
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		if strings.HasSuffix(string(command), "\x00--until-idle\x00") && strings.Contains(string(environ), "NVMECR_EXPORT="+view+"\x00") {
+		if strings.HasSuffix(string(command), "\x00--until-idle\x00") && strings.Contains(string(environ), variable+"\x00") {
 			pid, err := strconv.Atoi(filepath.Base(dir))
 			require.NoError(t, err)
 			pids = append(pids, pid)
@@ -137,4 +143,28 @@ func TestExecuteFirstOnOtherHost(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 	assert.Equal(t, []string{"ran on node7"}, job.Stdout.Lines())
+}
+
+// TestOrphanOnOtherHost checks that nvmecr serve makes the calls of a child whose parent was killed also on another host, with and
+// without a view, and ends after the child.
+func TestOrphanOnOtherHost(t *testing.T) {
+	t.Parallel()
+	for _, fuse := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fuse %v", fuse), func(t *testing.T) {
+			s := newRankStage(t)
+			agent := otherhost(t, s)
+			script := `sh -c '(while kill -0 $$ 2> $STAGE/errors; do sleep 0.01; done; echo late > /nvmecr/late; cat /nvmecr/first /nvmecr/late > $STAGE/out; echo > $STAGE/done) &
+				echo first > /nvmecr/first; kill -KILL $$'
+				while [ ! -e $STAGE/done ]; do sleep 0.01; done; cat $STAGE/out; echo $NVMECR_RUN`
+			require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "script"), []byte(script), 0o600))
+			job, err := s.Start([]string{s.Nvmecr, "run", fmt.Sprintf("--fuse=%v", fuse), "--", "sh", "-c", `exec env -u LD_PRELOAD ` + agent +
+				` node7 env LD_PRELOAD=$LD_PRELOAD sh $STAGE/script`}, "STAGE="+s.Dir)
+			require.NoError(t, err)
+			require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+			out := job.Stdout.Lines()
+			require.Len(t, out, 3, "%v", job.Stderr.Lines())
+			assert.Equal(t, []string{"first", "late"}, out[:2], "%v", job.Stderr.Lines())
+			require.Eventually(t, func() bool { return len(serversWith(t, "NVMECR_RUN="+out[2])) == 0 }, hang, 10*time.Millisecond)
+		})
+	}
 }
