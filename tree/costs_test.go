@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/vfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
 	"nvmecr/tree/wire"
@@ -88,6 +89,11 @@ func TestCosts(t *testing.T) {
 		{"create, close", func() { require.NoError(t, a.open("/empty", unix.O_CREAT|unix.O_WRONLY).Close()) }, 0, 1, "Open Close"},
 		{"read an own file", func() { a.read("/own") }, 0, 0, "Open Leave"},
 		{"read another rank's file", func() { a.read("/others") }, 0, 0, "Open Leave"},
+		{"read under a lock", func() {
+			f := a.open("/own", unix.O_RDONLY)
+			require.NoError(t, f.(vfs.Locker).Lock(false, 0, 1, []vfs.Held{{Start: 0, End: 1}}))
+			require.NoError(t, f.Close())
+		}, 0, 0, "Open Lock Map Close"},
 		{"open for writing, close", func() { require.NoError(t, a.open("/own", unix.O_WRONLY).Close()) }, 0, 0, "Open Close"},
 		{"rewrite with O_TRUNC", func() { a.write("/own", text('d', 8000)) }, 2, 1, "Open Close"},
 		{"rewrite in place", func() { edit("/own", false) }, 2, 2, "Open Publish Close"},
