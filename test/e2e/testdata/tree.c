@@ -2,6 +2,9 @@
  *
  *     tree DIRECTORY write   makes it
  *     tree DIRECTORY check   with any number of ranks: reads it, and writes every file over
+ *     tree DIRECTORY endless JOURNAL   writes one file of all ranks, and one for each, until it is killed; JOURNAL.RANK has the number of
+ *                                      the last round that was synced
+ *     tree DIRECTORY kept JOURNAL      with any number of ranks: what endless had noted is there
  *
  * It prints "ok" from rank 0, or what is wrong from whoever finds it, and ends with 1. */
 #include <errno.h>
@@ -375,6 +378,97 @@ static void close_together(int generation)
 	barrier();
 }
 
+/* ---- kills ---- */
+
+enum { SLOTS = 64 };
+
+/* The number in the journal of a rank; -1 without one. */
+static int noted(const char *journal, int who)
+{
+	char name[512];
+	int round = -1;
+
+	snprintf(name, sizeof name, "%s.%d", journal, who);
+	FILE *f = fopen(name, "r");
+
+	if (f != NULL && (fscanf(f, "%d", &round) != 1 || fclose(f) != 0))
+		fail("%s", name);
+	return round;
+}
+
+/* The blocks of SLOTS rounds, and over them those of the next ones. Each second round is written collectively. */
+static void endless(const char *journal)
+{
+	unsigned char b[BLOCK];
+	char name[512], line[16];
+	int own, notes, before = noted(journal, rank), round;
+	MPI_File f;
+
+	snprintf(name, sizeof name, "%s.%d", journal, rank);
+	notes = must_open(name, O_WRONLY | O_CREAT);
+	/* Who had noted more writes the same bytes again. */
+	MPI_Allreduce(&before, &round, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+	if (rank == 0 && mkdir(path("endless"), 0755) != 0 && errno != EEXIST)
+		fail("mkdir");
+	barrier();
+	if (MPI_File_open(MPI_COMM_WORLD, path("together"), MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &f) != MPI_SUCCESS)
+		fail("MPI_File_open");
+	own = must_open(path("endless/%d", rank), O_WRONLY | O_CREAT);
+	while (++round >= 0) {
+		int slot = round % SLOTS;
+		MPI_Offset at = (MPI_Offset)BLOCK * (slot * size + rank);
+
+		fill(b, rank, round, 3);
+		if ((round % 2 ? MPI_File_write_at_all : MPI_File_write_at)(f, at, b, BLOCK, MPI_BYTE, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+			fail("a write by MPI-IO");
+		if (MPI_File_sync(f) != MPI_SUCCESS)
+			fail("MPI_File_sync");
+		barrier(); /* an aggregator has synced what it has written for others */
+		if (pwrite(own, b, BLOCK, (off_t)BLOCK * slot) != BLOCK || fsync(own) != 0)
+			fail("write and fsync");
+		int n = snprintf(line, sizeof line, "%10d\n", round > before ? round : before);
+
+		if (pwrite(notes, line, n, 0) != n)
+			fail("%s", name);
+	}
+}
+
+/* Of each slot there is the last round that was noted, or any part of the one that was under way. */
+static void must_be_kept(const char *name, int fd, off_t first, int stride, int who, int last)
+{
+	unsigned char b[BLOCK];
+
+	for (int round = last; round >= 0 && round > last - SLOTS; round--) {
+		int later = round == last + 1 - SLOTS ? last + 1 : round;
+
+		if (pread(fd, b, BLOCK, (off_t)BLOCK * (first + round % SLOTS * stride)) != BLOCK)
+			fail("%s: read of round %d of rank %d", name, round, who);
+		for (int i = 0; i < BLOCK; i++)
+			if (b[i] != byte(who, round, 3, i) && b[i] != byte(who, later, 3, i)) {
+				errno = 0;
+				fail("%s: round %d of rank %d, of %d: byte %d is %d, not %d", name, round, who, last, i, b[i], byte(who, round, 3, i));
+			}
+	}
+}
+
+static void kept(const char *journal)
+{
+	int of = 0, together = must_open(path("together"), O_RDONLY);
+
+	while (noted(journal, of) >= 0)
+		of++;
+	if (of == 0)
+		fail("%s.0", journal);
+	for (int who = rank; who < of; who += size) {
+		int own = must_open(path("endless/%d", who), O_RDONLY), last = noted(journal, who);
+
+		must_be_kept("together", together, who, of, who, last);
+		must_be_kept("own", own, 0, 1, who, last);
+		must_close(own);
+	}
+	must_close(together);
+}
+
 int main(int argc, char **argv)
 {
 	int of, generation;
@@ -382,9 +476,16 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
-	if (argc != 3)
+	if (argc != 3 && argc != 4)
 		fail("arguments");
 	base = argv[1];
+	if (argc == 4) {
+		(*argv[2] == 'e' ? endless : kept)(argv[3]);
+		barrier();
+		if (rank == 0)
+			puts("ok");
+		return MPI_Finalize();
+	}
 	of = size, generation = 0;
 	if (strcmp(argv[2], "check") == 0) {
 		read_head(&of, &generation);
