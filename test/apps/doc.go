@@ -6,4 +6,6 @@
 // `make test-apps` installs what the larger ones need; a program that is not
 // installed is skipped. IOR and mdtest, which Debian does not have, are ior.openmpi and
 // the like in PATH, or in the directories that IOR_OPENMPI and IOR_MPICH name.
+// LAMMPS under MPICH, which Debian does not have either, is lmp.mpich in PATH, or
+// the program that LMP_MPICH names; it was built with the package MPIIO.
 package apps

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,6 +22,31 @@ import (
 // lammpsEvery is the number of steps between restart files; restarts.in prints twice as often.
 const lammpsEvery = 40
 
+// lammps finds LAMMPS for an MPI, "openmpi" or "mpich". Debian has it for Open MPI.
+func lammps(t *testing.T, mpi string) string {
+	t.Helper()
+	need(t, "mpirun."+mpi)
+	if mpi == "openmpi" {
+		need(t, "lmp")
+		return "lmp"
+	}
+	if program := os.Getenv("LMP_MPICH"); program != "" {
+		return program
+	}
+	program, err := exec.LookPath("lmp.mpich")
+	if err != nil {
+		t.Skip("there is no lmp.mpich, and LMP_MPICH names no LAMMPS that was built with MPICH")
+	}
+	return program
+}
+
+// forLAMMPS runs a test with LAMMPS for each MPI.
+func forLAMMPS(t *testing.T, name string, test func(t *testing.T, mpirun, program string)) {
+	for _, mpi := range []string{"openmpi", "mpich"} {
+		t.Run(name+" "+mpi, func(t *testing.T) { test(t, "mpirun."+mpi, lammps(t, mpi)) })
+	}
+}
+
 // TestLAMMPS kills LAMMPS, restarts it from each kind of restart file, and compares the following steps with those of an undisturbed run
 // to the last digit.
 func TestLAMMPS(t *testing.T) {
@@ -34,14 +61,13 @@ func TestLAMMPS(t *testing.T) {
 		{"two files in turn", "DIR/melt.a DIR/melt.b", "DIR/end", []string{"DIR/melt.b", "DIR/melt.a"}},
 		{"a file for each rank", "DIR/melt.*.%", "DIR/end.%", []string{"DIR/melt.%d.%%"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			need(t, "lmp", "mpirun.openmpi")
+		forLAMMPS(t, c.name, func(t *testing.T, mpirun, program string) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			s := newStage(t)
 			line := func(dir, from string, begin, last int) []string {
 				in := func(text string) string { return strings.ReplaceAll(text, "DIR", dir) }
-				return demo.MPIRun("mpirun.openmpi", ranks, "lmp", "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", in(from), "-var", "begin", strconv.Itoa(begin),
+				return demo.MPIRun(mpirun, ranks, program, "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", in(from), "-var", "begin", strconv.Itoa(begin),
 					"-var", "keep", strconv.Itoa(lammpsEvery)+" "+in(c.keep), "-var", "last", strconv.Itoa(last), "-var", "end", in(c.end))
 			}
 

@@ -234,12 +234,11 @@ func TestIOR(t *testing.T) {
 
 // TestLAMMPSInTree continues from all kinds of LAMMPS' restart files with another number of ranks.
 func TestLAMMPSInTree(t *testing.T) {
-	need(t, "lmp", "mpirun.openmpi")
 	for _, form := range []string{"", ".%", ".mpiio"} {
-		t.Run("form "+form, func(t *testing.T) {
+		forLAMMPS(t, "form "+form, func(t *testing.T, mpirun, program string) {
 			s := newStage(t)
 			line := func(n int, dir, from, begin, last string) []string {
-				return demo.MPIRun("mpirun.openmpi", n, "lmp", "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", dir+from,
+				return demo.MPIRun(mpirun, n, program, "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", dir+from,
 					"-var", "begin", begin, "-var", "keep", "40 "+dir+"/melt.*"+form, "-var", "last", last, "-var", "end", dir+"/end."+last+form)
 			}
 			alikeInTree(t, s, "", numbersOf, func(dir string) [][]string {
