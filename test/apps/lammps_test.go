@@ -60,6 +60,7 @@ func TestLAMMPS(t *testing.T) {
 		{"one file", "DIR/melt.*", "DIR/end", []string{"DIR/melt.%d"}},
 		{"two files in turn", "DIR/melt.a DIR/melt.b", "DIR/end", []string{"DIR/melt.b", "DIR/melt.a"}},
 		{"a file for each rank", "DIR/melt.*.%", "DIR/end.%", []string{"DIR/melt.%d.%%"}},
+		{"one file of all ranks", "DIR/melt.*.mpiio", "DIR/end.mpiio", []string{"DIR/melt.%d.mpiio"}},
 	} {
 		forLAMMPS(t, c.name, func(t *testing.T, mpirun, program string) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
