@@ -74,8 +74,10 @@ func runTree(t *testing.T, store []string, mpi string) {
 	}
 	for _, kill := range []func(){
 		func() { // one rank: its launcher ends the others
+			ranks, err := filepath.EvalSymlinks(program)
+			require.NoError(t, err)
 			for _, pid := range s.Processes() {
-				if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); exe == program {
+				if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); exe == ranks {
 					require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 					return
 				}
@@ -97,6 +99,8 @@ func runTree(t *testing.T, store []string, mpi string) {
 		defer cancel()
 		require.Error(t, job.Wait(ctx))
 		require.NoError(t, ctx.Err(), "a rank hangs: %s", job.Stderr.Tail(20))
+		// A target without reservations, as Linux's, has to be done with the commands of killed ranks: see docs/reliability.md, "Not covered".
+		time.Sleep(5 * time.Second)
 		for _, n := range []int{2, 6} {
 			ranks(n, "kept", journal)
 		}
