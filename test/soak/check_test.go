@@ -10,9 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
 )
 
 func TestWordsTellTheirSource(t *testing.T) {
@@ -228,6 +231,23 @@ func TestJudgeShared(t *testing.T) {
 	assert.Equal(t, map[string]int{"00000007 00000002": 2}, countRecords([]byte("\x00\x00<"+record+torn+"<<00000007"+record)))
 	assert.Empty(t, countRecords([]byte(torn)))
 	assert.Equal(t, map[string]int{"a": 2, "b": 1}, countLines([]byte("a\nb\na\n")))
+}
+
+// TestFailedCallsOfAnEmbeddedTarget checks that a failed call on a shared file is excused by a fault of its round, although the faults of
+// an embedded target are over before the files are compared.
+func TestFailedCallsOfAnEmbeddedTarget(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		f := newTestbed(&demo.Stage{Dir: t.TempDir()}, newTally(io.Discard), "embedded", "64M", 1)
+		f.tree = true
+		r := &round{testbed: f, dir: t.TempDir()}
+		if killed {
+			f.faults.indexKilled()
+		}
+		writeFiles(t, f.sharedDir(), map[string]string{"failed": fmt.Sprintf("%d %d append to the log\n", time.Now().UnixNano(), syscall.EIO)})
+		_, err := r.judgeCalls()
+		assert.Equal(t, killed, err == nil, "the index was killed: %t; %v", killed, err)
+		assert.NoError(t, r.judgeShared(t.TempDir(), "who looks later"), "it was judged before")
+	}
 }
 
 // TestPromises checks that a listing that promises less than the one before is detected, except for losses in between.

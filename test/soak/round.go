@@ -232,14 +232,9 @@ func ended() context.Context {
 
 // check reads the journals and checks the store from outside.
 func (r *round) check() error {
-	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tree: r.tree, tally: r.tally, histories: r.histories}
-	if err := c.readJournals(); err != nil {
+	c, err := r.judgeCalls()
+	if err != nil {
 		return err
-	}
-	r.indexKilled = r.faults.withIndex()
-	if r.relay == nil {
-		// No target runs now: use the file.
-		r.faults.over()
 	}
 	if r.tree {
 		if err := r.fromInside(c); err != nil {
@@ -252,6 +247,20 @@ func (r *round) check() error {
 	r.faults.over()
 	// Only files of failures are kept.
 	return os.RemoveAll(filepath.Join(r.dir, "readback"))
+}
+
+// judgeCalls reads the journals, and checks that calls that failed had a fault as their reason, while the faults are known.
+func (r *round) judgeCalls() (*checker, error) {
+	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tree: r.tree, tally: r.tally, histories: r.histories}
+	if err := errors.Join(c.readJournals(), r.failedShared()); err != nil {
+		return nil, err
+	}
+	r.indexKilled = r.faults.withIndex()
+	if r.relay == nil {
+		// No target runs now: use the file.
+		r.faults.over()
+	}
+	return c, nil
 }
 
 // fromInside compares the files as a job without ranks. Its index adopts unclosed data of ranks that were killed together with their
