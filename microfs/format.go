@@ -18,7 +18,7 @@ func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOption
 	g.created = now()
 	q, err := dev.OpenQueue(ctx, 8)
 	if err != nil {
-		return err
+		return &nvmf.NoQueueError{Cause: err}
 	}
 	defer q.Close()
 	return g.write(q, id)

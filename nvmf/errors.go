@@ -166,3 +166,9 @@ func (e *StatusError) row() statusRow {
 	}
 	return statusRow{errno: syscall.EIO, text: "unknown status"}
 }
+
+// A NoQueueError means that a queue was not opened: no command was sent on it. It has the text of its cause.
+type NoQueueError struct{ Cause error }
+
+func (e *NoQueueError) Error() string { return e.Cause.Error() }
+func (e *NoQueueError) Unwrap() error { return e.Cause }

@@ -168,7 +168,7 @@ func open(ctx context.Context, dev nvmf.Device) (*media, error) {
 	}
 	q, err := dev.OpenQueue(ctx, 8)
 	if err != nil {
-		return nil, err
+		return nil, &nvmf.NoQueueError{Cause: err}
 	}
 	return &media{dev: dev, q: q}, nil
 }

@@ -23,9 +23,9 @@ var ErrSameNamespace = errors.New("two targets are one namespace")
 // commands once another run has begun.
 var ErrHalfFormatted = errors.New("it was being formatted: end the job and start it again")
 
-// halfFormatted wraps an error of formatting in ErrHalfFormatted.
+// halfFormatted wraps an error of formatting in ErrHalfFormatted, if a command may be in flight.
 func halfFormatted(err error) error {
-	if errors.Is(err, nvmf.ErrConnectionLost) {
+	if none := (*nvmf.NoQueueError)(nil); errors.Is(err, nvmf.ErrConnectionLost) && !errors.As(err, &none) {
 		return fmt.Errorf("%w: %w", ErrHalfFormatted, err)
 	}
 	return err

@@ -107,6 +107,9 @@ var edits = slices.Concat(editsOfMicrofs, editsOfNVMf, editsOfTrees, editsOfDrai
 		"TestCrash", ""},
 
 	// Stores.
+	{"store: who could not open a queue counts as one who was formatting", "internal/store/errors.go",
+		`&& !errors.As(err, &none)`, `&& none == nil`,
+		"TestQueueToFormatIsNotOpened", ""},
 	{"store: no fence", "internal/store/fence.go",
 		`if !ok || cfg.Run == uuid.Nil {`, `if true || !ok {`,
 		"TestFence", ""},
