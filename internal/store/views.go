@@ -387,17 +387,25 @@ func (d *sharedDevice) OpenQueue(context.Context, int) (nvmf.Queue, error) {
 // Close closes the queue and the device.
 func (d *sharedDevice) Close() error { return andClosing(d.q.Close(), d.Device.Close()) }
 
-// sharedQueue completes its commands in Submit.
+// sharedQueue passes the commands of several users to one queue. A user that waits for its commands also completes those of others.
 type sharedQueue struct{ d *sharedDevice }
 
+// Submit starts commands; see nvmf.Queue. A queue of mirrors completes them at once: a wait for reads costs it a look at the other side, so
+// it is to have one for all commands.
 func (q sharedQueue) Submit(cmds []*nvmf.Command) {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	q.d.q.Submit(cmds)
-	_ = q.d.q.Wait(cmds) // each command has its own error
+	if _, ok := q.d.q.(nvmf.MirroredQueue); ok {
+		_ = q.d.q.Wait(cmds) // each command has its own error
+	}
 }
 
-func (q sharedQueue) Wait(cmds []*nvmf.Command) error { return nvmf.FirstError(cmds) }
+func (q sharedQueue) Wait(cmds []*nvmf.Command) error {
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock()
+	return q.d.q.Wait(cmds)
+}
 
 // ReadOther reads from the other side of a mirror; see nvmf.MirroredQueue.
 func (q sharedQueue) ReadOther(c *nvmf.Command) error {

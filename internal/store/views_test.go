@@ -1,6 +1,8 @@
 package store
 
 import (
+	"bytes"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,4 +84,65 @@ func TestSpaceOfViews(t *testing.T) {
 		assert.Equal(t, total, again)
 		assert.EqualValues(t, 20*nvmf.MiB, empty-free)
 	})
+}
+
+// TestViewsTogether reads files of several ranks at once, whose commands are on one queue.
+func TestViewsTogether(t *testing.T) {
+	cfg := newTree(t, 128*nvmf.MiB, 128*nvmf.MiB)
+	withPartition(t, cfg, alone, Options{}, func(singleton *Partition) {
+		_, err := singleton.Grow(ctx, cfg, 3, quietly)
+		require.NoError(t, err)
+	})
+	mustOpen(t, cfg, 3)
+	large := make([][]byte, 3)
+	for rank := range large {
+		large[rank] = bytes.Repeat([]byte{byte('a' + rank)}, 3<<20)
+		withPartition(t, cfg, Proc{Rank: rank, Size: 3}, Options{}, func(p *Partition) {
+			require.NoError(t, writeFile(p.FS, "f", large[rank]))
+		})
+	}
+	v := NewViews(cfg, nil)
+	var all sync.WaitGroup
+	for rank := range large {
+		all.Go(func() {
+			for range 20 {
+				fs, err := v.Rank(ctx, rank, time.Now())
+				if assert.NoError(t, err) {
+					assert.True(t, bytes.Equal(contentOf(t, fs, "f"), large[rank]), "rank %d", rank)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A recordedQueue records its calls.
+type recordedQueue struct {
+	nvmf.Queue
+	calls []string
+}
+
+func (q *recordedQueue) Submit([]*nvmf.Command) { q.calls = append(q.calls, "submit") }
+
+func (q *recordedQueue) Wait([]*nvmf.Command) error {
+	q.calls = append(q.calls, "wait")
+	return nil
+}
+
+// A recordedMirror is a recordedQueue of mirrors.
+type recordedMirror struct{ recordedQueue }
+
+func (q *recordedMirror) ReadOther(*nvmf.Command) error { return nil }
+
+// TestSharedQueue checks that commands are in flight until their user waits for them, so that it can check the first while the next ones
+// arrive; but on mirrors, where a wait is not cheap.
+func TestSharedQueue(t *testing.T) {
+	plain, mirror := &recordedQueue{}, &recordedMirror{}
+	for _, q := range []nvmf.Queue{plain, mirror} {
+		shared := sharedQueue{&sharedDevice{q: q}}
+		shared.Submit(nil)
+		require.NoError(t, shared.Wait(nil))
+	}
+	assert.Equal(t, []string{"submit", "wait"}, plain.calls)
+	assert.Equal(t, []string{"submit", "wait", "wait"}, mirror.calls)
 }
