@@ -119,9 +119,12 @@ func (c *connection) halt() {
 const haltTime = 10 * time.Second
 
 // close closes all connections. The process is about to end, and a request that it has read by then gets its reply. One that it has
-// not read is reset by the kernel, and the other process makes the call elsewhere. The listening socket has been closed.
+// not read is reset by the kernel, and the other process makes the call elsewhere. Another thread may have begun to listen since
+// finish has closed the listening socket.
 func (s *server) close() {
-	if self := s.identity(); self.listen.Load() != nil {
+	self := s.identity()
+	if listen := self.listen.Load(); listen != nil {
+		_ = ownfd.CloseFile(listen) // fails if it is closed already
 		<-self.accepted
 	}
 	for _, c := range s.haltAll(s.closeQueryTime) {

@@ -418,3 +418,12 @@ func TestFinishClosesConnections(t *testing.T) {
 		}
 	}
 }
+
+// TestForkDuringFinish checks that Finish returns also if another thread forks first while the process ends.
+func TestForkDuringFinish(t *testing.T) {
+	p := newPartition(t).process(t)
+	require.NoError(t, p.finish())
+	_, err := p.Serve()
+	require.NoError(t, err)
+	require.NoError(t, p.Finish())
+}
