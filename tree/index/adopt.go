@@ -27,7 +27,7 @@ func (a *adoption) Error() string { return fmt.Sprintf("partition %d is being ad
 
 func (a *adoption) over() <-chan struct{} { return a.done }
 
-func (a *adoption) limit(x *Index) time.Duration { return x.opts.Timeout / 2 }
+func (a *adoption) limit(x *Index, begun time.Time) (time.Duration, bool) { return x.rest(begun) }
 
 func (a *adoption) expired(x *Index) error {
 	return fmt.Errorf("files that a process of partition %d had open when it died cannot be opened yet: the partition could not be read within %v: %w",

@@ -168,15 +168,21 @@ func (x *Index) Close() {
 type wait interface {
 	error
 	over() <-chan struct{} // closed when the call can be run again
-	// limit returns how long the call waits for waits of this kind; 0: no limit.
-	limit(x *Index) time.Duration
-	// expired returns the error of a call that has waited so long; nil: it is run without waiting.
+	// limit returns how much longer a call waits that has waited since begun; limited is false if there is no limit.
+	limit(x *Index, begun time.Time) (d time.Duration, limited bool)
+	// expired returns the error of a call that has waited so long; nil: it is run again, and does not wait for the same.
 	expired(x *Index) error
+}
+
+// rest is the limit of all waits of a call, so that the client does not take the index for dead.
+func (x *Index) rest(begun time.Time) (d time.Duration, limited bool) {
+	half := x.opts.Timeout / 2
+	return half - time.Since(begun), half > 0
 }
 
 // do runs a call under the lock. If the call has to wait, do runs it again after that.
 func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
-	var limit <-chan time.Time // nil: no limit
+	var begun time.Time
 	for {
 		body, list, number, err := x.once(c, r)
 		w, ok := err.(wait)
@@ -186,7 +192,11 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 			}
 			return body, list, err
 		}
-		if d := w.limit(x); limit == nil && d > 0 {
+		if begun.IsZero() {
+			begun = time.Now()
+		}
+		var limit <-chan time.Time // nil: no limit
+		if d, limited := w.limit(x, begun); limited {
 			limit = time.After(d)
 		}
 		select {
@@ -196,7 +206,6 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 				x.opts.Logf("%v", err)
 				return nil, x.giveUp(c, r), err
 			}
-			limit = nil
 		case <-x.ctx.Done():
 			return nil, nil, errClosed
 		}

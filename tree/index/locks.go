@@ -20,6 +20,7 @@ const lockPatience = time.Second
 // them. A lock that is held for longer than lockPatience is used for something else, and no publication waits for it again.
 type lockWait struct {
 	holder *session
+	until  time.Time
 	ended  chan struct{} // closed when the holder's locks change
 }
 
@@ -27,7 +28,14 @@ func (w *lockWait) Error() string { return fmt.Sprintf("process %d has a lock", 
 
 func (w *lockWait) over() <-chan struct{} { return w.ended }
 
-func (w *lockWait) limit(*Index) time.Duration { return lockPatience }
+// limit does not depend on how long the call has waited for other locks: this one may be new.
+func (w *lockWait) limit(x *Index, begun time.Time) (time.Duration, bool) {
+	d := time.Until(w.until)
+	if rest, limited := x.rest(begun); limited {
+		d = min(d, rest)
+	}
+	return d, true
+}
 
 func (w *lockWait) expired(x *Index) error {
 	x.mu.Lock()
@@ -52,7 +60,7 @@ func (s *session) lockedByOther(p *wire.Publication) error {
 				continue
 			}
 			if o.lockWait == nil {
-				o.lockWait = &lockWait{holder: o, ended: make(chan struct{})}
+				o.lockWait = &lockWait{holder: o, until: time.Now().Add(lockPatience), ended: make(chan struct{})}
 			}
 			return o.lockWait
 		}

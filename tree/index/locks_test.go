@@ -311,3 +311,19 @@ func TestLongLock(t *testing.T) {
 	holder.kill()
 	require.NoError(t, <-done)
 }
+
+// TestLimitOfLockWait checks that a lock which was just taken is not ended by the time that a publication has waited for others, and that a
+// client does not wait longer than half of its time-out.
+func TestLimitOfLockWait(t *testing.T) {
+	x := newRig(t).x
+	begun := time.Now().Add(-testTimeout / 2)
+	w := &lockWait{until: time.Now().Add(time.Hour)}
+	d, limited := w.limit(x, begun)
+	assert.True(t, limited)
+	assert.Positive(t, d)
+	assert.LessOrEqual(t, d, x.opts.Timeout/2-testTimeout/2)
+	x.opts.Timeout = 0
+	d, limited = w.limit(x, begun)
+	assert.True(t, limited)
+	assert.Greater(t, d, testTimeout)
+}
