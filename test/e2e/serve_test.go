@@ -132,6 +132,30 @@ printf 'of\nrank %s\n' $r > /nvmecr/in.$r; (read x; env -i cat) < /nvmecr/in.$r;
 	}
 }
 
+// TestInheritedIsCurrent checks that in one tree such a program reads what its rank has written over the data of another one, and not
+// synced; and that a program does not have the library if LD_PRELOAD is replaced.
+func TestInheritedIsCurrent(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	needsView(t, s, otherPrograms)
+	script := filepath.Join(s.Dir, "rank.sh")
+	require.NoError(t, os.WriteFile(script, []byte(`if [ $OMPI_COMM_WORLD_RANK = 0 ]; then
+	echo old bytes > /nvmecr/in
+	echo > $0.there
+	while [ ! -e $0.read ]; do sleep 0.01; done
+else
+	while [ ! -e $0.there ]; do sleep 0.01; done
+	exec 3<>/nvmecr/in
+	printf new >&3
+	env -i cat < /nvmecr/in
+	LD_PRELOAD= cat < /nvmecr/in
+	echo > $0.read
+fi
+`), 0o600))
+	line := strings.Join(demo.MPIRun("mpirun.openmpi", 2, "sh", script), " ")
+	assert.Equal(t, "new bytes\nnew bytes\n", sh(t, s, line).ok(t))
+}
+
 // serverOf returns the id of the process that exports a view.
 func serverOf(t *testing.T, view string) int {
 	processes, err := filepath.Glob("/proc/[0-9]*")

@@ -200,14 +200,14 @@ bool nv_passes_files(bool local)
 	return false;
 }
 
-/* open_by_kernel opens in the view the file h, which is open for reading only, at its offset; -1: it is open otherwise, the view
- * does not have it by its name, or does not show all of it yet (--view=job, before it is closed or synced). */
+/* open_by_kernel opens in the view the file h, which is open for reading only, at its offset; -1: it is open otherwise, or the view
+ * does not have it by its name. With --view=job the view shows what this process has written once that is synced. */
 static int open_by_kernel(nv_handle h)
 {
 	struct stat ours, kernels;
 	char buf[NV_PATH];
 	const char *path = (rt_getfl(h) & (O_ACCMODE | O_PATH)) == O_RDONLY ? nv_kernel_path_of(h, NV_OPEN, buf) : NULL;
-	int fd = path == NULL ? -1 : REAL(open)(path, O_RDONLY | O_CLOEXEC);
+	int fd = path == NULL || rt_fsync(h) != 0 ? -1 : REAL(open)(path, O_RDONLY | O_CLOEXEC);
 
 	if (fd >= 0 && rt_fstat(h, &ours, sizeof ours) == 0 && REAL(fstat)(fd, &kernels) == 0 &&
 	    ((ours.st_ino ^ kernels.st_ino) & NV_VIEW_INO) == 0 && ours.st_size <= kernels.st_size &&

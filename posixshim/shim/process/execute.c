@@ -19,7 +19,7 @@ static bool passes_files(void)
 	return nv_view != NULL && nv_passes_files(false);
 }
 
-/* loads_library says whether a program will load this library: the environment names a library to preload, the program is not
+/* loads_library says whether a program will load this library: the environment names it in LD_PRELOAD, the program is not
  * set-user-ID, and names the dynamic linker of glibc. Linkers put that name behind the program's headers, which are at the
  * beginning. A script is what its interpreter is. A program that cannot be read is taken for one that loads the library. The buffer
  * is not in the frame of run, for threads with a small stack. */
@@ -31,7 +31,7 @@ static __attribute__((noinline)) bool loads_library(const char *path, char *cons
 
 	while (envp != NULL && *envp != NULL && strncmp(*envp, "LD_PRELOAD=", 11) != 0)
 		envp++;
-	if (envp == NULL || *envp == NULL)
+	if (envp == NULL || *envp == NULL || strstr(*envp, "libnvmecr.so") == NULL)
 		return false;
 	for (int i = 0; i < 6; i++) { /* the kernel executes that many interpreters one after the other */
 		int fd = REAL(open)(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
