@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -154,6 +157,37 @@ fi
 `), 0o600))
 	line := strings.Join(demo.MPIRun("mpirun.openmpi", 2, "sh", script), " ")
 	assert.Equal(t, "new bytes\nnew bytes\n", sh(t, s, line).ok(t))
+}
+
+// TestInheritedByMovedLinker checks that a program has the library, and shares the offset of what it inherits, if the name of its dynamic
+// linker is at its end. patchelf moves it there.
+func TestInheritedByMovedLinker(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	path, err := exec.LookPath("dd")
+	require.NoError(t, err)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "dd"), moveLinker(t, b), 0o700))
+	assert.Equal(t, "1234|5678", sh(t, s, `printf 12345678 > /nvmecr/in; (`+s.Dir+`/dd bs=4 count=1 status=none; printf '|'; cat) < /nvmecr/in`).ok(t))
+}
+
+// moveLinker moves the name of the dynamic linker to the end of a program.
+func moveLinker(t *testing.T, b []byte) []byte {
+	const at, size, count = 64, 56, 56 // of program headers; their number
+	order := binary.NativeEndian
+	for p := b[at:]; len(p) > len(b)-at-size*int(order.Uint16(b[count:])); p = p[size:] {
+		if elf.ProgType(order.Uint32(p)) == elf.PT_INTERP {
+			name := b[order.Uint64(p[8:]):][:order.Uint64(p[32:])]
+			moved := append(slices.Clone(b), name...)
+			header := len(b) - len(p)
+			order.PutUint64(moved[header+8:], uint64(len(b)))
+			copy(moved[order.Uint64(p[8:]):], strings.Repeat("X", len(name)-1))
+			return moved
+		}
+	}
+	require.Fail(t, "there is no dynamic linker")
+	return nil
 }
 
 // serverOf returns the id of the process that exports a view.

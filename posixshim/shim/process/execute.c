@@ -3,6 +3,7 @@
  * The kernel is given the path in the view of a program that is ours (view.c). Before a program is executed, open files that
  * it or another process shares are handed over to nvmecr serve (inherit.c). A program that does not load this library gets
  * files of the view in the place of those that it inherits for reading. */
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,33 +20,36 @@ static bool passes_files(void)
 	return nv_view != NULL && nv_passes_files(false);
 }
 
-/* loads_library says whether a program will load this library: the environment names it in LD_PRELOAD, the program is not
- * set-user-ID, and names the dynamic linker of glibc. Linkers put that name behind the program's headers, which are at the
- * beginning. A script is what its interpreter is. A program that cannot be read is taken for one that loads the library. The buffer
- * is not in the frame of run, for threads with a small stack. */
+/* loads_library says whether a program, or the interpreter of a script, will load this library. What cannot be read is taken for one that
+ * does. patchelf moves the name of the dynamic linker. The buffer is not in the frame of run, for threads with a small stack. */
 static __attribute__((noinline)) bool loads_library(const char *path, char *const envp[])
 {
-	char head[NV_PATH];
+	union { char text[1024]; ElfW(Ehdr) elf; } head = {""};
+	ElfW(Phdr) p = {0};
 	struct stat st;
-	ssize_t n = 0;
 
 	while (envp != NULL && *envp != NULL && strncmp(*envp, "LD_PRELOAD=", 11) != 0)
 		envp++;
-	if (envp == NULL || *envp == NULL || strstr(*envp, "libnvmecr.so") == NULL)
-		return false;
-	for (int i = 0; i < 6; i++) { /* the kernel executes that many interpreters one after the other */
-		int fd = REAL(open)(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	bool loads = envp != NULL && *envp != NULL && strstr(*envp, "libnvmecr.so") != NULL;
 
-		n = fd < 0 || REAL(fstat)(fd, &st) != 0 ? -1 : REAL(read)(fd, head, sizeof head - 1);
+	for (int i = 0; loads && i < 6; i++) { /* the kernel executes that many interpreters one after the other */
+		int fd = REAL(open)(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+		ssize_t n = fd < 0 || REAL(fstat)(fd, &st) != 0 ? -1 : REAL(read)(fd, &head, sizeof head - 1);
+		bool elf = n >= (ssize_t)sizeof head.elf && memcmp(&head, ELFMAG, SELFMAG) == 0;
+
+		for (off_t j = 0; elf && j < head.elf.e_phnum && p.p_type != PT_INTERP; j++)
+			REAL(pread)(fd, &p, sizeof p, (off_t)head.elf.e_phoff + j * (off_t)sizeof p);
+		if (elf)
+			loads = !(st.st_mode & (S_ISUID | S_ISGID)) && p.p_type == PT_INTERP &&
+				REAL(pread)(fd, &head, sizeof head - 1, (off_t)p.p_offset) > 0 && strstr(head.text, "/ld-linux") != NULL;
 		nv_close_quietly(fd);
-		if (n < 2 || memcmp(head, "#!", 2) != 0)
+		if (n < 2 || memcmp(&head, "#!", 2) != 0 || elf)
 			break;
-		head[n] = '\0';
-		path = head + 2 + strspn(head + 2, " \t");
-		head[path - head + (ssize_t)strcspn(path, " \t\n")] = '\0';
+		head.text[n] = '\0';
+		path = head.text + 2 + strspn(head.text + 2, " \t");
+		head.text[path - head.text + (ssize_t)strcspn(path, " \t\n")] = '\0';
 	}
-	return n < 4 || memcmp(head, "\177ELF", 4) != 0 ||
-	       (!(st.st_mode & (S_ISUID | S_ISGID)) && memmem(head, (size_t)n, "/ld-linux", 9) != NULL);
+	return loads;
 }
 
 /* run makes an exec call. It returns only if that fails. */
