@@ -8,10 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/memdev"
 )
 
@@ -157,4 +159,37 @@ func readAll(dev nvmf.Device, seg Segment) (ok bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// TestReaderReconnects checks that a reader goes on after a lost connection although the writer has gone on, too.
+func TestReaderReconnects(t *testing.T) {
+	for _, volatile := range []bool{false, true} {
+		dev := memory(t, 64*nvmf.MiB, 4096)
+		seg := Segment{Length: 64 * nvmf.MiB}
+		require.NoError(t, Format(t.Context(), dev, seg, FormatOptions{}))
+		w, err := Mount(t.Context(), dev, seg, Options{})
+		require.NoError(t, err)
+		f, err := w.Open(RootIno, "f", unix.O_CREAT|unix.O_RDWR, 0o600)
+		require.NoError(t, err)
+		_, err = f.WriteAt([][]byte{[]byte("hello")}, 0)
+		require.NoError(t, err)
+		faulty, err := blocktest.NewFaulty(dev)
+		require.NoError(t, err)
+		if volatile {
+			faulty.UseVolatileCache()
+		}
+		r, err := Mount(t.Context(), faulty, seg, Options{ReadOnly: true})
+		require.NoError(t, err)
+		g, err := r.Open(RootIno, "f", unix.O_RDONLY, 0)
+		require.NoError(t, err)
+		for _, name := range []string{"a", "b", "c"} { // more than the two slots of a log page
+			require.NoError(t, w.Mkdir(RootIno, name, 0o700))
+		}
+		faulty.DisconnectAt(nvmf.Read, 1)
+		b := make([]byte, 5)
+		n, err := g.ReadAt([][]byte{b}, 0)
+		require.NoError(t, err, "volatile %v", volatile)
+		assert.Equal(t, "hello", string(b[:n]))
+		require.NoError(t, firstError(g.Close(), r.Unmount(), f.Close(), w.Unmount()))
+	}
 }

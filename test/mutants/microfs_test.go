@@ -18,6 +18,10 @@ var editsOfMicrofs = []edit{
 		`	if l.mirrored { //`, `	if true { //`,
 		"TestEverySector", "microfs"},
 
+	{"microfs: a reader compares the log with what its writer has written since", "microfs/reconnect.go",
+		` || fs.opts.ReadOnly && fs.g.sums`, ``,
+		"TestReaderReconnects", ""},
+
 	// What is deallocated, and when.
 	{"microfs: a lost deallocation may hit what is written next", "microfs/deallocate.go",
 		`fs.retired.add(h, true)`, `fs.pool.putLast(run{h, 1})`,
