@@ -13,8 +13,8 @@
 # make interop    our initiator and target with those of Linux, in virtual machines,
 #                 and of SPDK where it is installed; see docs/dev/interop.md. Installs
 #                 QEMU, nvme-cli and more (see scripts/deps.sh), downloads two kernels
-#                 of Debian's (180 MB, 550 MB in build/); takes twenty minutes,
-#                 35 with the driver over SPDK
+#                 of Debian's (180 MB, 550 MB in build/); takes more than half
+#                 an hour, and longer with the driver over SPDK
 # make bench      the numbers the project promises, as ratios of one run
 # make lint       gofmt, vet, staticcheck, shellcheck
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;

@@ -18,7 +18,7 @@ import (
 const attachFile = "attach"
 
 const (
-	attachByte = iota // F_OFD_SETLK of fcntl(2): forked children share the lock
+	attachByte = iota // F_OFD_SETLK of fcntl(2): not released when a forked child closes its copy of the descriptor
 	startByte         // F_SETLK: children do not inherit the lock
 )
 
@@ -32,7 +32,7 @@ func OfRun(group string) bool {
 	return err == nil
 }
 
-// Attach makes sure that the group's run is served on this host while this process, or a child that it forks, lives.
+// Attach makes sure that the group's run is served on this host while this process lives.
 // If no process has called ListenForHandovers it calls start, in one process at a time; start returns when a process
 // has. Attach waits for other processes until ctx ends.
 //

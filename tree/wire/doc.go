@@ -1,7 +1,7 @@
 // Package wire is what a process of a job and the index of the job's tree say to each other:
 // the messages, and both ends of a connection.
 //
-// The process asks, the index answers, one request at a time on a connection. docs/dev/tree.md draws
+// The process asks, the index answers, one request at a time on a connection. Leave has no answer. docs/dev/tree.md draws
 // the header and says what each operation does. A body is its fields in the order of the method
 // "fields" of its type, little-endian, without gaps:
 //
